@@ -1,1 +1,1 @@
-"""Reconciling the replicas of a cluster offline: what they hold side by side, what recovery would keep, what would mend them."""
+"""Offline comparison of a cluster's replicas: what they hold, what recovery would keep, and plans that reconcile them."""

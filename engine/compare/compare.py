@@ -1,7 +1,10 @@
-"""compare: reconcile the replicas of a cluster, partition by partition, without any of its processes.
+"""compare: compare the replicas of a cluster partition by partition, offline.
 
-The way of a comparison: the directories are looked at, each partition is cut into ranges of transactions, the ranges are read
-side by side by whoever does the work (`engine.task_executor`), and what comes out of those of a partition is put to the vote.
+1. `directories`: open the storage directories and find which ones are replicas of which partition.
+2. `ranges`: cut each partition into ranges of transactions.
+3. `side_by_side`: read each range of all replicas and compare them; one executor task per range (`engine.task_executor`).
+4. `engine.quorum.vote`: decide, from the results of all ranges of a partition, what recovery keeps.
+5. `states`: derive what that means for each replica.
 """
 
 from __future__ import annotations
@@ -34,15 +37,16 @@ _STATUS = {
     Verdict.LOST: "damaged",
 }
 _MOST_DIFFERENCES = 1000
-"""Differences of a partition whose records are described."""
+"""Most differences of a partition whose records are described."""
 
 
 def compare(paths: Sequence[PurePath], options: CompareOptions, executor: TaskExecutor) -> Iterator[Compared]:
-    """Findings and a `PartitionComparison` for each partition, in order, and a `CompareSummary` as the last item.
+    """Yield findings and one `PartitionComparison` per partition, in order, and a `CompareSummary` as the last item.
 
     `paths`: storage directories, one for each node.  Nothing is written or locked.
 
-    Raises InvalidRequestError, NotWaltzError, MismatchError and DiskReadError before the first item; what the executor raises.
+    Raises InvalidRequestError, NotWaltzError, MismatchError and DiskReadError before the first item; later what the executor
+    raises.
     """
     directories = open_directories(paths, options.partitions)
     found = directories.cluster_key, directories.num_partitions
@@ -56,8 +60,20 @@ def compare(paths: Sequence[PurePath], options: CompareOptions, executor: TaskEx
 
 
 @dataclass(slots=True)
-class _Gathered:
-    """What came out of the ranges of one partition so far."""
+class _PartitionResults:
+    """The accumulated results of the ranges of one partition.
+
+    =============  =================================================================================================
+    `members`      the replicas; "replica number" below is the place in this tuple
+    `runs`         ranges of ids under which the replicas' versions do not change
+    `differences`  transactions with different records, at most _MOST_DIFFERENCES
+    `open_ends`    numbers of the replicas that may have held more than was found at their end
+    `stretches`    extent of each segment that was read, by replica number and first id
+    `rivals`       (replica number, id): the replica has two different records of this id
+    `contested`    numbers of the replicas with rivals where versions differ; filled by `all_runs`
+    `complete`     False when differences were merged because there were too many (`RangeResult.coarse`)
+    =============  =================================================================================================
+    """
 
     members: tuple[Member, ...]
     runs: list[Run] = field(default_factory=list)
@@ -69,7 +85,7 @@ class _Gathered:
     complete: bool = True
 
     def add(self, result: RangeResult) -> None:
-        """The next range."""
+        """Add the result of the next range."""
         for run in result.runs:
             if self.runs and self.runs[-1].versions == run.versions:
                 self.runs[-1] = Run(self.runs[-1].first, run.stop, run.versions)
@@ -79,20 +95,23 @@ class _Gathered:
             self.differences.append(one if not self.differences else _without_data(one))
         self.open_ends |= set(result.open_ends)
         self.rivals |= set(result.rivals)
-        for number, stretch in result.stretches:  # of a segment that is in two ranges one reads the end
+        for number, stretch in result.stretches:  # of a segment in two ranges, one range read the end: keep that
             if stretch.known or (number, stretch.segment) not in self.stretches:
                 self.stretches[number, stretch.segment] = stretch
         self.complete = self.complete and not result.coarse
 
     def joined(self, number: int, where: Where) -> Iterator[Finding]:
-        """Where the segments of a replica do not join."""
+        """Findings where the segments of replica `number` do not join."""
         own = (one for (replica, _), one in self.stretches.items() if replica == number)
         for one in joints(sorted(own, key=lambda one: one.begins), 0):
             if not isinstance(one, IndexExcess):
                 yield loss_finding(one, where)
 
     def ballots(self, last: LastSession | None = None) -> tuple[Ballot, ...]:
-        """With what the records say about the ends.  `last`: what the metadata says, where that is known."""
+        """The replicas' ballots, with what their records say about their ends.
+
+        `last`: the partition's last session as the cluster's metadata has it, None when unknown.
+        """
         found: list[Ballot] = []
         began = any(one.ballot.session_id is not None and one.ballot.session_id >= 0 for one in self.members)
         lost = last is not None and last.have_lost(one.ballot for one in self.members)
@@ -104,7 +123,7 @@ class _Gathered:
         return tuple(found)
 
     def all_runs(self) -> tuple[Run, ...]:
-        """With what is missing up to where a replica is proven to have held everything: it has lost that."""
+        """All runs, in which ids that are missing although a replica is proven to have held them count as damaged."""
         marks = [one.held_to if one.replica is not None else None for one in self.members]
         end = self.runs[-1].stop if self.runs else 0
         highest = max([end, *(mark + 1 for mark in marks if mark is not None)])
@@ -115,10 +134,13 @@ class _Gathered:
         borders = sorted({mark + 1 for mark in (*marks, *marks_of_all) if mark is not None})
         rivals = sorted((one, number) for number, one in self.rivals)
         runs = [piece for run in runs for piece in self._contested_in(run, rivals)]
-        return tuple(_with_losses(piece, marks) for run in runs for piece in run.cut(borders))
+        return tuple(_lost_as_damaged(piece, marks) for run in runs for piece in run.cut(borders))
 
     def _contested_in(self, run: Run, rivals: Sequence[tuple[int, int]]) -> Iterator[Run]:
-        """Where versions differ, a replica that holds two records of an id may have meant either.  `rivals`: id and replica."""
+        """Cut a run at rivals: where versions differ, a replica with two records of an id counts as damaged for this id.
+
+        `rivals`: (id, replica number), sorted.
+        """
         low, high = (bisect_left(rivals, (end, 0)) for end in (run.first, run.stop))
         here = set(rivals[low:high]) if run.differs else set()
         self.contested |= {number for _, number in here}
@@ -129,7 +151,7 @@ class _Gathered:
             yield replace(piece, versions=tuple(versions)) if here else piece
 
     def end_of(self, number: int) -> int:
-        """The id behind the last one of which a replica shows a trace."""
+        """The id after the last one that a replica has in any form, damaged ones included."""
         return max((run.stop for run in self.runs if run.versions[number] != ABSENT), default=0)
 
 
@@ -137,7 +159,7 @@ class _Comparison:
     def __init__(self, directories: Directories, options: CompareOptions, executor: TaskExecutor) -> None:
         self._directories = directories
         self._options = options
-        self._crew = executor
+        self._executor = executor
         self._began = time.monotonic()
         wanted = range(directories.num_partitions) if options.partitions is None else sorted(options.partitions)
         members = {number: directories.members(number) for number in wanted}
@@ -162,55 +184,55 @@ class _Comparison:
         self._verdicts: Counter[Verdict] = Counter()
 
     def run(self) -> Iterator[Compared]:
-        """Findings, comparisons, and the summary."""
-        yield from self._told(self._directories.findings(self._members))
+        """Yield the findings, the comparisons and the summary."""
+        yield from self._counted(self._directories.findings(self._members))
         runs = self._directories.runs(self._members)
         of_view = dict(zip((view.path for view in self._directories.views), runs, strict=True))
         for number, members in self._members.items():
             for member in members:
                 if (run := of_view[member.path].get(number)) is not None:
-                    yield from self._told(run.begin())
+                    yield from self._counted(run.begin())
         tasks: list[RangeTask] = []
         weights: list[int] = []
         for number, members in self._members.items():
             for task, weight in ranges(number, members):
                 tasks.append(task)
                 weights.append(weight)
-        current: _Gathered | None = None
-        results = self._crew.map(compare_range, tasks, weights=weights, what="compare")
+        current: _PartitionResults | None = None
+        results = self._executor.map(compare_range, tasks, weights=weights, what="compare")
         for task, result in zip(tasks, results, strict=True):
             if current is None:
-                current = _Gathered(self._members[task.partition])
+                current = _PartitionResults(self._members[task.partition])
             current.add(result)
             self._records += result.records
             self._bytes += result.bytes
-            yield from self._new(result.findings)
+            yield from self._unrepeated(result.findings)
             if task.high is None:
                 for number, member in enumerate(current.members):
                     if (run := of_view[member.path].get(task.partition)) is not None:
-                        yield from self._told(run.told_strays())
-                        yield from self._told(current.joined(number, run.context.where))
-                        yield from self._told(losses_behind(run, (None, None)))
+                        yield from self._counted(run.told_strays())
+                        yield from self._counted(current.joined(number, run.context.where))
+                        yield from self._counted(losses_behind(run, (None, None)))
                 yield self._conclude(task.partition, current)
                 current = None
         yield self._summary()
 
-    def _new(self, findings: Iterator[Finding] | Sequence[Finding]) -> Iterator[Finding]:
-        """Findings that were not shown before: neighbouring ranges may both see a damaged place between them."""
+    def _unrepeated(self, findings: Iterator[Finding] | Sequence[Finding]) -> Iterator[Finding]:
+        """Count and yield findings that are new: two neighbouring ranges may both report the damage between them."""
         for one in findings:
             key = one.code.value, str(one.path), one.partition, one.offset
             if key in self._seen:
                 continue
             self._seen.add(key)
-            yield from self._told((one,))
+            yield from self._counted((one,))
 
-    def _told(self, findings: Iterable[Finding]) -> Iterator[Finding]:
-        """Findings that nobody else finds."""
+    def _counted(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """Count and yield findings that cannot repeat."""
         for one in findings:
             self._findings += one.severity is not Severity.NOTE
             yield one
 
-    def _conclude(self, partition: int, gathered: _Gathered) -> PartitionComparison:
+    def _conclude(self, partition: int, gathered: _PartitionResults) -> PartitionComparison:
         last = self._options.last_sessions.get(partition)
         ballots = gathered.ballots(last)
         runs = gathered.all_runs()
@@ -231,7 +253,7 @@ class _Comparison:
     def _summary(self) -> CompareSummary:
         status = max((one for one in ORDER if self._verdicts[one]), key=ORDER.index, default=Verdict.EQUAL)
         name = _STATUS[status]
-        if status is Verdict.EQUAL and self._findings:  # the records are the same, something beside them is not well
+        if status is Verdict.EQUAL and self._findings:  # the records are equal, but other files are damaged
             name = "repairable"
         views, held = self._directories.views, self._directories.held
         return CompareSummary(
@@ -249,7 +271,7 @@ class _Comparison:
         )
 
 
-def _with_losses(run: Run, marks: Sequence[int | None]) -> Run:
+def _lost_as_damaged(run: Run, marks: Sequence[int | None]) -> Run:
     lost = [
         version == ABSENT and mark is not None and run.first <= mark
         for version, mark in zip(run.versions, marks, strict=True)

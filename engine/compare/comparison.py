@@ -1,4 +1,4 @@
-"""What a comparison says: of each partition and replica, and of all in the end."""
+"""The result values of a comparison: per replica, per partition, and the summary."""
 
 from __future__ import annotations
 
@@ -12,34 +12,38 @@ from waltzctl.engine.compare.side_by_side import Difference
 from waltzctl.engine.quorum.vote import Decision, LastSession, Run, Verdict
 
 MOST_IDS = 10_000
-"""Damaged transactions that are named one by one."""
+"""Most damaged transactions that are listed one by one."""
 
 Range = tuple[int, int]
-"""Ids: the first, and the one behind the last."""
+"""Transaction ids: the first one, and the one after the last."""
 
 
 class ReplicaStanding(enum.StrEnum):
-    """How a replica stands to what recovery keeps; the gravest that is true."""
+    """How a replica compares with what recovery keeps; the gravest condition that holds."""
 
     MISSING = "missing"
-    """Nothing of the partition can be read there."""
+    """The partition's directory is missing."""
     DIVERGED = "diverged"
-    """It holds another version of what is kept."""
+    """It holds another version of a kept record, or of one that is undecided."""
     DAMAGED = "damaged"
-    """It has lost records, and a copy of them is needed."""
+    """It has lost records that are kept, or may have lost its end; they are to be copied from another replica."""
     AHEAD = "ahead"
-    """It holds more than what is kept."""
+    """It holds more transactions than are kept."""
     BEHIND = "behind"
-    """It holds less."""
+    """It holds fewer transactions than are kept."""
     EQUAL = "equal"
 
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """`partitions`: only these.  `last_replicas`: how many replicas the last replica set has; None: those that were given.
+    """The options of a comparison.
 
-    `last_sessions`: what the cluster's metadata says of partitions, instead; `cluster`: key and number of partitions that the
-    directories must have, as it says.
+    ===============  ==============================================================================================
+    `partitions`     compare only these; None: all
+    `last_replicas`  number of replicas in the last replica set; None: the number of replicas given
+    `last_sessions`  by partition, the last session as the cluster's metadata has it; replaces `last_replicas`
+    `cluster`        key and number of partitions in the metadata, which the directories must have; None: not checked
+    ===============  ==============================================================================================
     """
 
     partitions: Collection[int] | None = None
@@ -50,7 +54,10 @@ class CompareOptions:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSource:
-    """Transactions that a replica lacks, and the replica that holds them, proven; None where none does."""
+    """Transactions `first` to `stop` - 1, which a replica lacks, and the storage directory of one that provably holds them.
+
+    `path` None: no replica does.
+    """
 
     first: int
     stop: int
@@ -61,10 +68,17 @@ class RestoreSource:
 class ReplicaComparison:
     """One replica of a partition.
 
-    `path` is its storage directory.  Marks are None where nothing tells them, `last_transaction_id` where there is none.
-    `cut_after`: recovery cuts what stands behind.  `damaged`: ids (first, behind the last) that it held, up to what is kept.
-    `outvoted`: ids under which it holds another version than the one that is kept.  `sources`: from whom each of both can be
-    restored.  `votes`: whether it has a vote.  `open_end`: it may have held, and acknowledged, more than can be seen.
+    =====================  ========================================================================================
+    `path`                 storage directory
+    session id, marks      as in the control file; None when unknown
+    `last_transaction_id`  last intact transaction; None when there is none
+    `cut_after`            recovery cuts the replica after this transaction; None: it is not cut
+    `damaged`              ranges of ids, up to the last kept one, that it has lost
+    `outvoted`             ranges of ids under which it holds another version than the kept one
+    `sources`              for ranges of `damaged` and `outvoted`: the replica to restore them from
+    `votes`                it takes part in the vote
+    `open_end`             it may have held, and acknowledged, more transactions than were found
+    =====================  ========================================================================================
     """
 
     path: PurePath
@@ -82,11 +96,11 @@ class ReplicaComparison:
 
     @property
     def damaged_records(self) -> int:
-        """How many ids are damaged."""
+        """Number of damaged ids."""
         return sum(stop - first for first, stop in self.damaged)
 
     def damaged_ids(self) -> list[int]:
-        """The first of them."""
+        """The first MOST_IDS damaged ids."""
         found: list[int] = []
         for first, stop in self.damaged:
             found += range(first, min(stop, first + MOST_IDS - len(found)))
@@ -94,17 +108,18 @@ class ReplicaComparison:
 
     @property
     def restore_from(self) -> PurePath | None:
-        """The replica that everything damaged can be restored from, or the first part of it."""
+        """The replica from which the first restorable damaged range can be restored; None when none can."""
         wanted = [one for one in self.sources if any(first <= one.first < stop for first, stop in self.damaged)]
         return next((one.path for one in wanted if one.path is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionComparison:
-    """One partition.  `clean_to` and `first_divergence` are None for none.
+    """The comparison of one partition.
 
-    `runs`: every range of ids under which the replicas (by their place in `replicas`) stand alike.  `complete` is False where
-    there were too many differences to tell them all apart.
+    `first_divergence`: the first id with different records, None when there is none.  `runs`: consecutive ranges of ids; within
+    one, the pattern of equal, different, damaged and missing records (by place in `replicas`) does not change.  `differences`:
+    the first transactions with different records.  `complete`: False when there were too many differences to tell them apart.
     """
 
     partition: int
@@ -117,25 +132,27 @@ class PartitionComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """What it comes to."""
+        """The verdict of the vote."""
         return self.decision.verdict
 
     @property
     def clean_to(self) -> int | None:
-        """The highest transaction that recovery keeps."""
+        """The last transaction that recovery keeps, None when it keeps none."""
         return None if self.decision.clean_to < 0 else self.decision.clean_to
 
     @property
     def divergence(self) -> Difference | None:
-        """Both sides of the first difference."""
+        """The different records of `first_divergence`; None when it was not described."""
         return next((one for one in self.differences if one.transaction_id == self.first_divergence), None)
 
 
 @dataclass(frozen=True, slots=True)
 class CompareSummary:
-    """All partitions.  `status` is the gravest verdict; `partitions` counts them by verdict.
+    """The summary over all partitions.
 
-    `unassigned`: partitions of which no directory that was given is a replica.  `held`: directories that a process holds.
+    `status`: the gravest verdict.  `partitions`: number of partitions by verdict.  `replicas`: the storage directories.
+    `records`, `bytes`: intact records read, over all replicas.  `findings`: number of findings, without notes.  `unassigned`:
+    partitions of which none of the given directories is a replica.  `held`: directories that a process has locked.
     """
 
     status: Verdict

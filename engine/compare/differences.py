@@ -19,7 +19,7 @@ _OF_A_RECORD = tuple(
     one for one in RECORD.columns
     if not one.given and one.name not in ("partition", "transaction_id")
 )  # fmt: skip
-"""Columns that are those of the Spark data source; what is said beside the record where it is asked for is not of it."""
+"""The record columns of the Spark data source, without optional ones that describe more than the record."""
 
 
 def load_arrow() -> Any:
@@ -36,10 +36,19 @@ def load_arrow() -> Any:
 def schema() -> pa.Schema:
     """The table's columns.
 
-    A row says how one replica (`node`) stands to transactions `first_transaction_id` to `last_transaction_id`: `state` is kept,
-    outvoted, damaged, missing, beyond (intact, and behind what is kept) or open (which version is kept cannot be told).
-    Replicas with the same `version` hold the same bytes.  What follows describes the record of the first transaction where the
-    versions differ, checksums as eight hex digits, `data` its first 64 KiB where it is a partition's first difference.
+    A row gives the `state` of one replica (`node`) for transactions `first_transaction_id` to `last_transaction_id`:
+
+    ========  =======================================================
+    kept      holds the kept version
+    outvoted  holds another version
+    damaged   has lost the records
+    missing   does not have the records
+    beyond    intact, and after the last kept transaction
+    open      holds one of several versions that cannot be decided
+    ========  =======================================================
+
+    Replicas with the same `version` hold the same bytes.  The record columns describe the record of the first transaction, where
+    versions differ: checksums as eight hex digits, `data` its first 64 KiB, only for a partition's first difference.
     """
     pa = load_arrow()
     from waltzctl.engine.spark.view_schemas import arrow_type
@@ -99,7 +108,7 @@ def _record(side: Side | None) -> dict[str, Any]:
 
 
 def write_table(comparisons: Iterable[PartitionComparison], target: BinaryIO) -> int:
-    """Write the table; the number of rows.  Raises UnavailableError, and what writing to `target` raises."""
+    """Write the table and return the number of rows.  Raises UnavailableError, and what writing to `target` raises."""
     pa = load_arrow()
     from pyarrow import parquet
 

@@ -1,4 +1,4 @@
-"""The storage directories that are compared: that they belong together, and which is a replica of which partition."""
+"""The storage directories to compare: check that they are of one cluster, and find the replicas of each partition."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from waltzctl.formats.control import ControlFile, PartitionInfo
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica of one partition: its ballot, and its records as they are to be read (None: its directory is not there).
+    """A replica of one partition in the storage directory `path`.
 
-    `held_to`: the last transaction that it is proven to have held, None where nothing tells.
+    `ballot`: session and marks.  `replica`: the segments to read; None when the partition's directory is missing.  `held_to`:
+    the last transaction that it is proven to have held, None when unknown.
     """
 
     path: PurePath
@@ -41,7 +42,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """What was given, in that order, and what all control files agree on."""
+    """The given directories, in that order, and the cluster key and number of partitions that their control files share.
+
+    `held`: whether a process has the directory locked.  `ledgers`: accepted losses.  Both by directory.
+    """
 
     views: tuple[StorageView, ...]
     cluster_key: uuid.UUID
@@ -50,7 +54,7 @@ class Directories:
     ledgers: tuple[Ledger, ...]
 
     def members(self, partition: int) -> tuple[Member, ...]:
-        """The directories that are a replica of a partition, numbered from 0 on."""
+        """The replicas of a partition; a replica's number is its place in the result."""
         found: list[Member] = []
         for view, held, ledger in zip(self.views, self.held, self.ledgers, strict=True):
             if belongs(view, partition):
@@ -83,7 +87,7 @@ class Directories:
         return Member(view.path, ballot, replica, proven - 1 if known else None)
 
     def findings(self, partitions: Collection[int]) -> Iterator[Finding]:
-        """What stands in the way of a full vote: control files, ledgers and marks that are not there."""
+        """Findings about what limits the vote: control files, ledgers and marks that are damaged or missing."""
         for view, ledger in zip(self.views, self.ledgers, strict=True):
             if ledger.fault is not None:
                 yield ledger_damaged(ledger_path(view.path), ledger.fault, view.path)
@@ -104,7 +108,7 @@ class Directories:
                     yield from pair_findings(view.control_path, control.layout, info, view.path)
 
     def runs(self, partitions: Collection[int]) -> tuple[dict[int, PartitionRun], ...]:
-        """Of each directory the partitions, for what is told of each as a whole."""
+        """The `PartitionRun`s of each directory by partition, for findings about a partition as a whole."""
         found: list[dict[int, PartitionRun]] = []
         for view, held, ledger in zip(self.views, self.held, self.ledgers, strict=True):
             scope = Scope(view.path, view.control_path, whole=True)
@@ -118,7 +122,7 @@ class Directories:
 
 
 def segments_of(directory: PartitionView) -> tuple[Segment, ...]:
-    """The segments of a partition, each with those behind it."""
+    """The segments of a partition, each with the first id of the next one."""
     found: list[Segment] = []
     stop = following = None
     for one in reversed(directory.segments):
@@ -129,7 +133,7 @@ def segments_of(directory: PartitionView) -> tuple[Segment, ...]:
 
 
 def info_of(control: ControlFile | None, partition: int) -> PartitionInfo | None:
-    """A partition's entry in a control file; None where there is none."""
+    """A partition's info in a control file; None when there is none."""
     if control is None or not 0 <= partition < len(control.partitions):
         return None
     return control.partitions[partition]
@@ -141,10 +145,10 @@ def belongs(view: StorageView, partition: int) -> bool:
 
 
 def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | None) -> Directories:
-    """Look at every directory.
+    """Open every directory, read-only.
 
-    Raises InvalidRequestError for fewer than two, for one given twice and for a partition that cannot be, NotWaltzError,
-    MismatchError where cluster key or number of partitions differ, DiskReadError.
+    Raises InvalidRequestError for fewer than two directories, for one given twice and for an impossible partition, NotWaltzError,
+    MismatchError when cluster keys or numbers of partitions differ, DiskReadError.
     """
     if len(paths) < 2:
         raise InvalidRequestError(
@@ -191,5 +195,5 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
 def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:
     try:
         return view_storage(path, partitions)
-    except NotWaltzError:  # it was resolved to a storage directory, so there are other partitions
+    except NotWaltzError:  # the path is a storage directory, so it only lacks the requested partitions
         return StorageView(path, None, None, {})

@@ -1,12 +1,12 @@
-"""From a comparison to a plan for each replica that needs something: ``recover`` with what all replicas have agreed on.
+"""Repair plans from a comparison: for each replica that needs one, a ``recover`` plan with the comparison's decision.
 
-A plan cuts what recovery would cut, restores damaged records from replicas that prove them, and rebuilds indexes.  What a
-replica lacks at its end is left to the cluster, which brings it up to date.  But a replica that has lost its end may have
-acknowledged all that is kept: it gets all of it back, as its vote may be the one that keeps it.
+A plan cuts what recovery would cut, restores damaged records from replicas that prove them, and rebuilds indexes.  Transactions
+that a replica is merely behind are not restored; the running cluster copies them.  A replica that has lost its end, however, may
+have acknowledged all kept transactions.  It gets all of them back, since a quorum may depend on its vote.
 
-Partitions in which anything is undecidable are left out.  Sources are replicas that need no plan themselves where there are
-such: carrying out a plan changes a replica, and makes plans stale that read from it.  Where there are none, `plan_anew` makes
-those again that are still to be carried out.
+Partitions with anything undecidable are left out.  Replicas that need no plan themselves are preferred as sources: carrying out a
+plan changes its replica, which makes plans stale that read from it.  When there is no such replica, `plan_anew` makes the
+remaining plans again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 def plans(
     comparisons: Sequence[PartitionComparison], directories: Sequence[PurePath], *, allow_data_loss: bool
 ) -> list[Repair]:
-    """The plans that have something to do, or something to decide, in the order of `directories`.  Read-only.
+    """The plans with steps or undecided findings, in the order of `directories`.  Read-only.
 
-    `directories` are those that were compared.  `allow_data_loss`: plans may cut and replace what is at or below a local
-    low-water mark, and give up what cannot be restored.
+    `directories`: those that were compared.  `allow_data_loss`: plans may cut and replace records at or below a local low-water
+    mark, and give up what cannot be restored.
 
     Raises InvalidRequestError for a URL, NotWaltzError for a directory that went away, DiskReadError.
     """
@@ -56,9 +56,9 @@ def plan_anew(
     *,
     allow_data_loss: bool,
 ) -> Repair:
-    """One of the plans for what was compared, made again because another one that was carried out changed what it reads.
+    """Make one of the plans again, after another plan was carried out and changed a replica that it reads.
 
-    What the replicas have agreed on is as before; raises as `plans`.
+    The decision of the comparison is the same as before.  Raises as `plans`.
     """
     path = next(one for one in directories if places.absolute(one) == repair.plan.path)
     anew = _plan(path, _decided(comparisons), directories, allow_data_loss=allow_data_loss)
@@ -101,7 +101,7 @@ def _plan(
 
 
 def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[PurePath]:
-    """Replicas that hold another version of something that this one has to restore."""
+    """Replicas that hold another version of a record that the replica `own` has to restore."""
     needs = [*own.damaged, *replaced_ranges(own)]
     if own.open_end or own.cut_after is not None:
         begin = 0 if own.last_transaction_id is None else own.last_transaction_id + 1
@@ -115,5 +115,5 @@ def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[
 
 
 def _usable(path: PurePath) -> bool:
-    """Whether a directory can prove which cluster it belongs to."""
+    """Whether a directory has a readable control file, which proves its cluster."""
     return read_control(path / CONTROL_FILE_NAME) is not None

@@ -1,4 +1,4 @@
-"""Cutting a partition into ranges of transactions that can be compared on their own."""
+"""Cutting a partition into ranges of transactions that are compared independently."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from waltzctl.engine.compare.replica_reading import PartitionReplica
 from waltzctl.engine.compare.side_by_side import RangeTask
 
 RANGE = 64 << 20
-"""Bytes of one replica that a range has, about."""
+"""Approximate size of a range in one replica, in bytes."""
 
 
 def ranges(partition: int, members: Sequence[Member]) -> list[tuple[RangeTask, int]]:
-    """Tasks that cover every transaction of a partition once, in order, each with the bytes that it reads, about.
+    """Tasks that cover every transaction of a partition once, in order, each with the approximate bytes that it reads.
 
-    They begin where the largest replica's segments do, and inside large segments, whose indexes then give the place.
+    Ranges begin at segments of the largest replica, and inside its large segments, if indexes give the offset of the range.
     """
     replicas = tuple(one.replica for one in members)
     weights = [0 if one is None else sum(segment.size for segment in one.segments) for one in replicas]
@@ -40,21 +40,21 @@ def _bounds(reference: PartitionReplica, replicas: Sequence[PartitionReplica | N
         parts = segment.size // size
         entries = segment.entries if segment.stop is None else min(segment.entries, segment.stop - segment.first)
         if parts and entries > parts and all(_indexed(one) for one in replicas):
-            # an index that is too long leads beyond the next segment, and ranges would go back
+            # `entries` is limited: with surplus entries a range could begin after the next segment's first id
             found += [segment.first + entries * number // parts for number in range(1, parts)]
-            gathered = size  # in the last of them
+            gathered = size  # the last of these ranges is full
         else:
             gathered += segment.size
     return found
 
 
 def _indexed(replica: PartitionReplica | None) -> bool:
-    """Whether a place in the middle of a segment can be found without reading it from its beginning."""
+    """Whether offsets inside every large segment can be found by index, without reading the segment from its beginning."""
     return replica is None or all(one.entries for one in replica.segments if one.size > RANGE)
 
 
 def _part(replica: PartitionReplica | None, low: int, high: int | None) -> PartitionReplica | None:
-    """A replica with the segments that matter for a range, and their neighbours, so that a task stays small."""
+    """A replica with only the range's segments and their neighbours, so that a task stays small when pickled."""
     if replica is None:
         return None
     segments = replica.segments

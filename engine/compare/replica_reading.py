@@ -1,8 +1,8 @@
-"""One replica's records of a partition in a range of ids, in order: intact ones in batches, lost ones by their ids.
+"""Reading one replica's records of a partition in a range of ids: intact records in batches, lost records as ranges of ids.
 
-What is read is what a reader of the release would find: an id belongs to the last segment that begins at or below it.  An
-index is a hint that the record it leads to must prove.  A segment whose header is wrong is believed only where the header of
-its index file is right, as that is what recover mends it from.
+Records are found as a reader of the release finds them: an id belongs to the last segment that begins at or below it.  An index
+entry is only a hint, which the record at its offset has to prove.  A segment with a wrong header is read only if its index file's
+header is right, because recover mends the header from it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from waltzctl.formats.segment import (
 )
 
 MOST_RIVALS = 10_000
-"""Records of a segment that stand out of order and are held against those that stand in the sequence."""
+"""Most out-of-order records of a segment that are compared with the records in sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of a replica: its files as they were listed, and the id with which the next one begins (None: the last).
+    """A segment of a replica, with its files as listed.
 
-    `following`: the same of the next one that has a data file.
+    `stop`: first id of the next segment, None for the last one.  `following`: first id of the next segment with a data file.
     """
 
     view: SegmentView
@@ -68,9 +68,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplica:
-    """A partition in one storage directory.  `mark`: its local low-water mark, None where nothing tells it.
+    """A partition in one storage directory; `number`: the replica's number in the comparison.
 
-    `durable_to`: the last transaction that its mark and its files prove to have been durable.
+    `mark`: local low-water mark, None when unknown.  `held`: a process has the directory locked.  `durable_to`: the last
+    transaction that mark and files prove to have been durable.
     """
 
     number: int
@@ -83,7 +84,7 @@ class PartitionReplica:
     durable_to: int
 
     def job(self, segment: Segment) -> SegmentJob:
-        """What the checks of the inspection call a segment."""
+        """The segment as the checks of `engine.inspect` take it."""
         return SegmentJob(
             self.storage / str(self.partition),
             segment.first,
@@ -101,7 +102,7 @@ class PartitionReplica:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Intact records `first` to `stop` - 1: the rows of a batch from `row` on."""
+    """Intact records `first` to `stop` - 1: rows of `batch` from `row` on.  `segment`: first id of their segment."""
 
     first: int
     stop: int
@@ -112,7 +113,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Ids that were held and of which nothing here can be believed."""
+    """Ids `first` to `stop` - 1: the replica held them, and has lost their records."""
 
     first: int
     stop: int
@@ -120,14 +121,14 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The last segment ends in `length` bytes that are no whole record; the id that belongs there is `first`."""
+    """A torn tail: the last segment ends in `length` bytes that are no whole record, where id `first` is expected."""
 
     first: int
     length: int
 
     @property
     def stop(self) -> int:
-        """The id behind it."""
+        """The id after the torn record."""
         return self.first + 1
 
 
@@ -136,11 +137,15 @@ Piece = Records | Broken | Torn
 
 @dataclass(slots=True)
 class RangeReading:
-    """Reads a replica from the id `low` up to, not including, `high` (None: to its end).
+    """Reads a replica from id `low` to `high` - 1 (None: to its end).  The fields below are filled while `pieces` is consumed.
 
-    `findings`, `stretches` (what the segments' neighbours have to know of them, as far as each was read) and `bytes` (of intact
-    records) grow while it is read.  `open_end`: there may have been records behind what was read last.  `rivals`: ids that two
-    different records of a segment bear, of which one stands out of order.
+    ===========  ====================================================================================================
+    `findings`   damage that was found
+    `stretches`  extent of each segment, as far as it was read
+    `bytes`      bytes of intact records
+    `open_end`   there may have been records after the last one found
+    `rivals`     ids of which a segment holds two different records, one of them out of order
+    ===========  ====================================================================================================
     """
 
     replica: PartitionReplica
@@ -153,7 +158,7 @@ class RangeReading:
     rivals: set[int] = field(default_factory=set)
 
     def pieces(self) -> Iterator[Piece]:
-        """In the order of their ids, without gaps; what cannot be read is a Broken piece and a finding, never an error."""
+        """The pieces in the order of their ids, without gaps.  Unreadable places are Broken pieces and findings, never errors."""
         expected = self.low
         for segment in self.replica.segments:
             if segment.stop is not None and segment.stop <= self.low:
@@ -163,12 +168,12 @@ class RangeReading:
                 return
             expected = max(expected, segment.first)
             for piece in self.segment(segment, expected):
-                if piece.stop > expected:  # a row out of order and the torn end behind it lose the same ids
+                if piece.stop > expected:  # records out of order and the torn tail after them lose the same ids
                     expected = piece.stop
                     yield piece
 
     def broken(self, first: int, stop: int) -> Iterator[Broken]:
-        """Ids `first` to `stop` - 1, as far as they are asked for."""
+        """Ids `first` to `stop` - 1 as a Broken piece, limited to the range."""
         end = stop if self.high is None else min(stop, self.high)
         if first < end:
             yield Broken(first, end)
@@ -188,13 +193,13 @@ class RangeReading:
             yield from self.unreadable(segment, low)
 
     def unreadable(self, segment: Segment, low: int) -> Iterator[Broken]:
-        """Nothing of a segment, or of the rest of one, can be read: only the index, or the next segment, tells what was in it."""
+        """The rest of a segment, from id `low` on, cannot be read: its ids follow from the next segment, or from the index."""
         if segment.stop is None:
             self.open_end = True
         yield from self.broken(low, segment.first + segment.entries if segment.stop is None else segment.stop)
 
     def opened(self, segment: Segment, job: SegmentJob, stack: contextlib.ExitStack, low: int) -> Iterator[Piece]:
-        """The pieces of a segment whose files are opened here.  Raises FileNotFoundError, DiskReadError."""
+        """Open a segment's files and yield its pieces.  Raises FileNotFoundError, DiskReadError."""
         view = segment.view
         if view.data is None or view.data.size < HEADER_SIZE:
             if view.data is not None and (segment.entries or segment.stop is not None or view.data.size):
@@ -221,7 +226,7 @@ class RangeReading:
 
     @staticmethod
     def index(state: FileState | None, stack: contextlib.ExitStack) -> tuple[ByteSource | None, SegmentHeader | None]:
-        """The index as a hint; None where it cannot be read."""
+        """The index as a hint, and its header; None for what cannot be read."""
         if state is None or state.size < HEADER_SIZE:
             return None, None
         try:
@@ -230,15 +235,15 @@ class RangeReading:
             return None, None
 
     def records(self, scanned: _Scanned, low: int) -> Iterator[Piece]:
-        """Scan, from the last place in front of `low` that the index proves."""
+        """Scan from the last record at or before `low` that the index proves."""
         segment = scanned.segment
         stops = [one for one in (segment.stop, self.high) if one is not None]
         high = min(stops) if stops else None
         at, number = scanned.place(low)
-        end = _End(at, number)
+        end = _ScanPosition(at, number)
         extra: dict[int, set[bytes]] = {}
         for item in scanned.scan(at, number):
-            if end.next_id == high:  # only what loses none of the ids that were asked for may stand here
+            if end.next_id == high:  # the range is complete; only damage that loses no id of the range may follow
                 if isinstance(item, RecordBatch) or not self.behind(scanned, item):
                     break
                 scanned.out_of_order(item, extra)
@@ -262,21 +267,22 @@ class RangeReading:
             self.rivals.update(scanned.contested(extra))
 
     def damage(self, scanned: _Scanned, damage: Damage, low: int) -> Iterator[Piece]:
-        """What a damaged place means."""
+        """The pieces that a damaged place stands for; adds the finding."""
         following = damage.next_transaction_id
         if damage.cause is DamageCause.TORN_TAIL:
             yield from self.torn(scanned, damage, low)
         elif following is None:
             self.findings.append(damage_finding(scanned.job, damage))
             yield from self.unreadable(scanned.segment, max(low, damage.transaction_id))
-        elif following > low or damage.transaction_id == low:  # a stranger in front of `low` loses nothing
+        elif following > low or damage.transaction_id == low:  # damage that ends before `low` loses no id of the range
             self.findings.append(damage_finding(scanned.job, damage))
             yield from self.broken(max(low, damage.transaction_id), following)
 
     def behind(self, scanned: _Scanned, damage: Damage) -> bool:
-        """Name damage directly behind the last id that is asked for, where whoever asks for the next one does not see it.
+        """Add a finding for damage directly after the range's last id, if the task of the next range does not see it.
 
-        That is so behind the last record of a segment that is not the last one, and where a record does not belong there.
+        It does not when the damage follows the last record of a segment that is not the last one, and when the damage is a
+        record that does not belong there.  Returns False for other damage.
         """
         number = damage.transaction_id
         if number not in (scanned.segment.stop, damage.next_transaction_id):
@@ -286,10 +292,10 @@ class RangeReading:
         return True
 
     def torn(self, scanned: _Scanned, tail: Damage, low: int) -> Iterator[Piece]:
-        """The end of a data file that is no whole record."""
+        """The pieces of a torn tail; adds the finding."""
         number, stop = tail.transaction_id, scanned.segment.stop
         if number < low and stop is None:
-            return  # somebody who reads the range in front of this one names it
+            return  # the task of an earlier range reports it
         comparison = None if scanned.reader is None else IndexComparison(scanned.reader)
         listed = 0 if comparison is None else comparison.explained_by_tail(tail, scanned.size, number)
         self.findings.append(tail_finding(scanned.job, tail, listed))
@@ -302,15 +308,15 @@ class RangeReading:
 
 
 @dataclass(slots=True)
-class _End:
-    """How far a scan came: offset and next id; what it met last, where that was no record."""
+class _ScanPosition:
+    """The position of a scan: byte offset and next id.  `damage`: the last item, if it was damage."""
 
     offset: int
     next_id: int
     damage: Damage | None = None
 
     def reach(self, item: RecordBatch | Damage) -> None:
-        """The next item of the scan."""
+        """Advance over an item of the scan."""
         self.damage = item if isinstance(item, Damage) else None
         if isinstance(item, RecordBatch):
             self.offset, self.next_id = item.end, int(item.transaction_id[-1]) + 1
@@ -321,7 +327,7 @@ class _End:
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """A data file that is open."""
+    """An open data file.  `reader`: its index, None when that cannot be read.  `size`: bytes when it was listed."""
 
     segment: Segment
     job: SegmentJob
@@ -330,12 +336,12 @@ class _Scanned:
     size: int
 
     def place(self, low: int) -> tuple[int, int]:
-        """Offset and id of a record at or in front of `low`: one that the index proves, or the first of the segment."""
+        """Byte offset and id of a record at or before `low`: one that the index proves, or the first of the segment."""
         found = prove_at_or_before(self.source, self.reader, low, self.size, above=self.segment.first)
         return (HEADER_SIZE, self.segment.first) if found is None else (found.offset, found.transaction_id)
 
     def scan(self, at: int, number: int) -> Iterator[RecordBatch | Damage]:
-        """Records with their bytes from an offset on."""
+        """Scan records, with their bytes, from byte `at` on, where id `number` is expected."""
         return scan_records(
             self.source,
             first_transaction_id=number,
@@ -347,7 +353,7 @@ class _Scanned:
         )
 
     def out_of_order(self, damage: Damage, extra: dict[int, set[bytes]]) -> None:
-        """Add the records of a place where another id belongs, and that bear ids of the sequence in front of it.
+        """Add digests of the place's out-of-order records to `extra`, by id, if their ids are among those already in sequence.
 
         Raises DiskReadError.
         """
@@ -358,14 +364,14 @@ class _Scanned:
                 return
             if self.segment.first <= found.transaction_id < damage.transaction_id:
                 known = extra.setdefault(found.transaction_id, set())
-                if len(known) < 2:  # one of two is not the one in the sequence
-                    known.add(_told_apart(bytes(found.record)))
+                if len(known) < 2:  # of two different records at least one differs from the one in sequence
+                    known.add(_digest(bytes(found.record)))
             place = found.end
 
     def contested(self, extra: dict[int, set[bytes]]) -> Iterator[int]:
-        """Ids of records out of order under which another record stands in the sequence.  Raises DiskReadError.
+        """The ids in `extra` whose record in sequence is a different one.  Raises DiskReadError.
 
-        What is byte for byte the same is a repeat.
+        A record with the same bytes is a repeat, not a rival.
         """
         last = max(extra)
         for item in self.scan(HEADER_SIZE, self.segment.first):
@@ -373,16 +379,21 @@ class _Scanned:
                 continue
             first, stop = int(item.transaction_id[0]), int(item.transaction_id[-1]) + 1
             for number in (one for one in extra if first <= one < stop):
-                if extra[number] != {_told_apart(bytes(item.record_bytes(number - first)))}:
+                if extra[number] != {_digest(bytes(item.record_bytes(number - first)))}:
                     yield number
             if stop > last:
                 return
 
-    def stretch(self, end: _End, high: int | None) -> Stretch:
-        """What its neighbours have to know of it.  Raises DiskReadError.
+    def stretch(self, end: _ScanPosition, high: int | None) -> Stretch:
+        """The extent of the segment, for joining it with its neighbours.  Raises DiskReadError.
 
-        Where the next segment begins in front of this one's end, only that end is looked at; where the range `high` does, it is
-        for who reads the next one.
+        ========================================================  ====================================================
+        the scan stopped                                          the extent contains
+        ========================================================  ====================================================
+        at the end of the file                                    the end as scanned
+        before it, at the next segment's first id                 the end as a separate check of the file's end finds it
+        before it, at `high`                                      only the beginning; a later range's task has the end
+        ========================================================  ====================================================
         """
         segment = self.segment
         if end.offset < self.size:
@@ -408,6 +419,6 @@ class _Scanned:
         )
 
 
-def _told_apart(record: bytes) -> bytes:
-    """What tells the bytes of a record apart from those of another one."""
+def _digest(record: bytes) -> bytes:
+    """The SHA-256 of a record, to compare records without keeping their bytes."""
     return hashlib.sha256(record).digest()

@@ -1,8 +1,7 @@
-"""All replicas of a range of transactions, read side by side and compared byte for byte.
+"""Reading a range of transactions from all replicas side by side, and comparing the records byte for byte.
 
-Each replica is scanned by the one scanner, so that every record that is compared has a right checksum.  Where all say the same
-the bytes of whole batches are compared at once; only where they do not is it done record by record.  The memory is one batch
-for each replica (half a mebibyte, or the largest record).
+All replicas are read by the same scanner, so every compared record has a right record checksum.  Batches are compared as a whole;
+only batches that differ are compared record by record.  Memory: one batch per replica (half a mebibyte, or the largest record).
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 MOST_BYTES = 64 << 10
-"""Bytes of a record's data that are kept of the first difference of a range."""
+"""Most bytes of record data that are kept, for the first difference of a range only."""
 MOST_DIFFERENCES = 100
-"""Differences of a range of which the records' headers are kept."""
+"""Most differences of a range for which the records' headers are kept."""
 MOST_RUNS = 20_000
-"""Places of a range that are told apart; beyond, neighbours are taken together as if all of their differences were everywhere."""
+"""Most runs of a range.  Beyond, neighbouring runs are merged, as if each difference applied to the whole merged run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,10 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One replica's record under an id: where it stands and what tells it apart.  `data` is None where it was not kept.
+    """One replica's record of a transaction.
 
-    `offset` and `size` in bytes of the segment's data file; checksums as stored.
+    `replica`: the replica's number.  `segment`: first id of the segment.  `offset` and `size`: bytes in the segment's data file.
+    Checksums are as stored.  `data`: the first MOST_BYTES bytes, None when not kept.
     """
 
     replica: int
@@ -63,7 +63,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A transaction of which replicas hold different records; one side for each version, the lowest replica's."""
+    """A transaction with different records; one side for each version, that of the lowest replica number."""
 
     transaction_id: int
     sides: tuple[Side, ...]
@@ -71,10 +71,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """What came out of a range.  `open_ends`: replicas that may have held more than what was found at their end.
+    """The result of comparing a range.  Replicas are given by number.
 
-    `stretches`: replicas, and how far the records of one of their segments go.  `rivals`: a replica, and an id
-    that two different records of it bear.
+    ===========  ====================================================================================================
+    `runs`       consecutive ranges of ids under which the versions do not change
+    `open_ends`  replicas that may have held more than was found at their end
+    `records`    number of intact records read, over all replicas
+    `bytes`      their bytes
+    `coarse`     runs were merged, as there were more than MOST_RUNS
+    `stretches`  (replica, extent of one of its segments)
+    `rivals`     (replica, id of which it holds two different records)
+    ===========  ====================================================================================================
     """
 
     partition: int
@@ -90,14 +97,14 @@ class RangeResult:
 
 
 def compare_range(task: RangeTask) -> RangeResult:
-    """Read and compare.  What is damaged becomes findings, never an error."""
+    """Read a range of all replicas and compare them.  Damage becomes findings, never an error."""
     kernels.choose(sum(one.size for replica in task.replicas if replica is not None for one in replica.segments))
     return _SideBySide(task).run()
 
 
 @dataclass(slots=True)
-class _Lane:
-    """One replica on its way; `piece` is where it stands, None behind its end."""
+class _ReplicaCursor:
+    """The read position in one replica; `piece`: the current piece, None after the last one."""
 
     number: int
     reading: RangeReading | None
@@ -105,7 +112,7 @@ class _Lane:
     piece: Piece | None = None
 
     def reach(self, position: int) -> None:
-        """Go on to the piece that holds an id."""
+        """Advance to the piece that holds id `position`, or follows it."""
         while self.piece is not None and self.piece.stop <= position:
             self.piece = next(self.pieces, None)
 
@@ -120,21 +127,21 @@ class _SideBySide:
     coarse: bool = False
 
     def run(self) -> RangeResult:
-        """To the end of the range."""
+        """Compare up to the end of the range."""
         task = self.task
-        lanes = [self.lane(number, replica) for number, replica in enumerate(task.replicas)]
+        cursors = [self.cursor(number, replica) for number, replica in enumerate(task.replicas)]
         position = task.low
         while True:
-            for lane in lanes:
-                lane.reach(position)
-            standing = [lane.piece for lane in lanes]
+            for cursor in cursors:
+                cursor.reach(position)
+            standing = [cursor.piece for cursor in cursors]
             stops = [one.stop if one.first <= position else one.first for one in standing if one is not None]
             if not stops:
                 break
             stop = min(stops)
             self.step(position, stop, standing)
             position = stop
-        readings = [lane.reading for lane in lanes if lane.reading is not None]
+        readings = [cursor.reading for cursor in cursors if cursor.reading is not None]
         return RangeResult(
             task.partition,
             tuple(self.runs),
@@ -148,25 +155,25 @@ class _SideBySide:
             tuple((reading.replica.number, one) for reading in readings for one in sorted(reading.rivals)),
         )
 
-    def lane(self, number: int, replica: PartitionReplica | None) -> _Lane:
+    def cursor(self, number: int, replica: PartitionReplica | None) -> _ReplicaCursor:
         if replica is None:
-            return _Lane(number, None, iter(()))
+            return _ReplicaCursor(number, None, iter(()))
         reading = RangeReading(replica, self.task.low, self.task.high)
         pieces = reading.pieces()
-        return _Lane(number, reading, pieces, next(pieces, None))
+        return _ReplicaCursor(number, reading, pieces, next(pieces, None))
 
     def step(self, first: int, stop: int, standing: Sequence[Piece | None]) -> None:
-        """Ids `first` to `stop` - 1, in which no replica goes from one piece to another."""
+        """Compare ids `first` to `stop` - 1, within which every replica stays in one piece."""
         here = [one if one is not None and one.first <= first else None for one in standing]
         intact = {number: one for number, one in enumerate(here) if isinstance(one, Records)}
         base = [DAMAGED if isinstance(one, Broken) else ABSENT for one in here]
         for number, torn in enumerate(here):
             if isinstance(torn, Torn) and any(_size(one, first) == torn.length for one in intact.values()):
-                base[number] = DAMAGED  # it was written in full, and its bits have changed
+                base[number] = DAMAGED  # the record has its full length, so it is damaged, not torn
         self.records += len(intact) * (stop - first)
         if not intact:
             self.add(Run(first, stop, tuple(base)))
-        elif self.alike(first, stop, intact):
+        elif self.all_equal(first, stop, intact):
             lowest = min(intact)
             self.add(Run(first, stop, tuple(lowest if number in intact else one for number, one in enumerate(base))))
         else:
@@ -174,8 +181,8 @@ class _SideBySide:
                 self.one_by_one(number, intact, base)
 
     @staticmethod
-    def alike(first: int, stop: int, intact: dict[int, Records]) -> bool:
-        """Whether all hold the same bytes; data that differs from its own checksum then does so everywhere."""
+    def all_equal(first: int, stop: int, intact: dict[int, Records]) -> bool:
+        """Whether all replicas hold the same bytes, including data that does not match its checksum on any of them."""
         reference = None
         for one in intact.values():
             data = _bytes(one, first, stop)
@@ -186,10 +193,10 @@ class _SideBySide:
         return True
 
     def one_by_one(self, number: int, intact: dict[int, Records], base: Sequence[int]) -> None:
-        """One transaction whose versions are told apart.
+        """Compare the records of one transaction.
 
-        A record whose data does not agree with the data's own checksum is damaged where another replica has one that does;
-        where none has, it is what the client sent.
+        A record whose data does not match its data checksum is damaged if another replica has one that matches; if none has, the
+        client sent it that way.
         """
         versions = list(base)
         some_right = any(one.batch.data_ok[one.row + number - one.first] for one in intact.values())
@@ -198,7 +205,7 @@ class _SideBySide:
             row = one.row + number - one.first
             if some_right and not one.batch.data_ok[row]:
                 versions[replica] = DAMAGED
-                self.name(replica, one, row)
+                self.add_bad_data(replica, one, row)
             else:
                 versions[replica] = found.setdefault(bytes(one.batch.record_bytes(row)), replica)
         self.add(Run(number, number + 1, tuple(versions)))
@@ -207,8 +214,8 @@ class _SideBySide:
             sides = tuple(_side(replica, intact[replica], number, keep_data=keep) for replica in found.values())
             self.differences.append(Difference(number, sides))
 
-    def name(self, replica: int, one: Records, row: int) -> None:
-        """Name a record whose data is not what came with it."""
+    def add_bad_data(self, replica: int, one: Records, row: int) -> None:
+        """Add a finding for a record whose data does not match its data checksum."""
         known, batch = self.task.replicas[replica], one.batch
         assert known is not None
         (segment,) = (segment for segment in known.segments if segment.first == one.segment)
@@ -222,12 +229,12 @@ class _SideBySide:
         self.bad_data.append(bad.finding(known.job(segment).files))
 
     def add(self, run: Run) -> None:
-        """Another run, joined with the one in front of it where both are alike."""
+        """Add a run; it is joined with the previous run if the versions are equal."""
         if self.runs and self.runs[-1].versions == run.versions:
             self.runs[-1] = Run(self.runs[-1].first, run.stop, run.versions)
-        elif len(self.runs) >= MOST_RUNS and _same_ends(self.runs[-1], run):
+        elif len(self.runs) >= MOST_RUNS and _same_absences(self.runs[-1], run):
             self.coarse = True
-            self.runs[-1] = Run(self.runs[-1].first, run.stop, _both(self.runs[-1].versions, run.versions))
+            self.runs[-1] = Run(self.runs[-1].first, run.stop, _merged_versions(self.runs[-1].versions, run.versions))
         else:
             self.runs.append(run)
 
@@ -269,12 +276,12 @@ def _data(batch: RecordBatch, row: int) -> bytes:
     return bytes(batch.data_bytes(row)[:MOST_BYTES])
 
 
-def _same_ends(before: Run, behind: Run) -> bool:
+def _same_absences(before: Run, behind: Run) -> bool:
     return [one == ABSENT for one in before.versions] == [one == ABSENT for one in behind.versions]
 
 
-def _both(before: Sequence[int], behind: Sequence[int]) -> tuple[int, ...]:
-    """Versions that differ wherever either differs, damaged where either is."""
+def _merged_versions(before: Sequence[int], behind: Sequence[int]) -> tuple[int, ...]:
+    """The versions of two merged runs: two replicas are equal only if they are in both runs; damaged if damaged in either."""
     found: dict[tuple[int, int], int] = {}
     merged: list[int] = []
     for number, pair in enumerate(zip(before, behind, strict=True)):

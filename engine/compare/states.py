@@ -1,4 +1,4 @@
-"""What a decision means for each replica: how it stands to what is kept, what is cut, and who restores what.  Pure."""
+"""What a decision means for each replica: its standing, where it is cut, and from which replica it is restored.  Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from waltzctl.engine.compare.comparison import Range, ReplicaComparison, Replica
 from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Decision, Kept, Run, joined
 
 MOST_REPLACED = 1000
-"""Places whose records are replaced one by one; a replica with more of them is cut in front of the first."""
+"""Most outvoted ranges that are replaced one by one; a replica with more of them is cut before the first one."""
 
 
 def replicas_of(
@@ -20,7 +20,10 @@ def replicas_of(
     paths: Sequence[PurePath],
     contested: Container[int] = (),
 ) -> tuple[ReplicaComparison, ...]:
-    """Every replica of a partition.  `contested`: those that hold two records of an id of which versions differ."""
+    """The comparison of every replica of a partition.
+
+    `contested`: numbers of the replicas that hold two different records of an id whose versions differ across replicas.
+    """
     return tuple(
         _Replica(number, runs, decision, paths, contested=number in contested).compare(ballot, voter)
         for number, (ballot, voter) in enumerate(zip(ballots, decision.voters, strict=True))
@@ -28,7 +31,7 @@ def replicas_of(
 
 
 def replaced_ranges(replica: ReplicaComparison) -> tuple[Range, ...]:
-    """The outvoted records that are replaced one by one: all of them, unless the replica is cut in front of them."""
+    """The outvoted ranges that are replaced: all of them, except those after the replica's cut."""
     cut = replica.cut_after
     return tuple(one for one in replica.outvoted if cut is None or one[1] - 1 <= cut)
 
@@ -48,7 +51,7 @@ class _Replica:
         self.runs = runs
         self.decision = decision
         self.paths = paths
-        self.strangers = {
+        self.diverging = {
             n for one in decision.kept for n, version in enumerate(one.run.versions) if 0 <= version != one.version
         }
         self.held = [run for run in runs if run.versions[number] != ABSENT]
@@ -57,12 +60,12 @@ class _Replica:
         self.damaged = joined(one.run for one in decision.kept if one.run.versions[number] == DAMAGED)
 
     def differs(self, one: Kept) -> bool:
-        """Whether this replica holds another version than the one kept, or one of several that nobody can choose from."""
+        """Whether this replica holds another version than the kept one, or one of several versions that are undecided."""
         mine = one.run.versions[self.number]
         return mine >= 0 and (mine != one.version if one.version is not None else one.run.differs)
 
     def compare(self, ballot: Ballot, voter: bool) -> ReplicaComparison:
-        """The verdict on it."""
+        """The comparison of this replica."""
         replaced, cut = self.mended()
         return ReplicaComparison(
             self.paths[self.number],
@@ -80,12 +83,12 @@ class _Replica:
         )
 
     def last(self) -> int | None:
-        """The last transaction that it holds intact."""
+        """The last transaction that the replica holds intact, None when there is none."""
         intact = [run.stop for run in self.held if run.versions[self.number] != DAMAGED]
         return intact[-1] - 1 if intact else None
 
     def state(self, ballot: Ballot) -> ReplicaStanding:
-        """The gravest that is true."""
+        """The gravest condition that holds for the replica."""
         kept = self.decision.clean_to + 1
         beyond = [one for one in self.held if one.first >= kept]
         between = any(one.differs and self.is_undecided(one.first) for one in beyond)
@@ -100,22 +103,23 @@ class _Replica:
         return ReplicaStanding.BEHIND if self.end < kept else ReplicaStanding.EQUAL
 
     def is_undecided(self, number: int) -> bool:
-        """Whether an id is one of those of which no version can be chosen."""
+        """Whether no version of an id can be chosen."""
         undecided = self.decision.undecided
         place = bisect_right(undecided, number, key=lambda one: one[0])
         return place > 0 and number < undecided[place - 1][1]
 
     def mended(self) -> tuple[tuple[Range, ...], int | None]:
-        """Which records are replaced by the kept version, and after which one it is cut.
+        """The ranges that are replaced by the kept version, and the transaction after which the replica is cut (None: no cut).
 
-        Where it goes on like the others behind what differs, only that is replaced; where it does not, it is cut in front of it.
+        An outvoted range is replaced when the replica agrees with the kept version again after it.  The last outvoted range, if
+        it does not, is a fork: the replica is cut before it.
         """
         decision = self.decision
         if decision.undecided:
             return (), None
         kept = decision.clean_to + 1
         beyond = decision.clean_to if self.end > kept else None
-        if self.contested:  # the right one of two records may stand behind the end: settled before anything is cut
+        if self.contested:  # the right one of two rivals may be after the kept end: they are settled before any cut
             beyond = None
         if not self.outvoted:
             return (), beyond
@@ -127,9 +131,9 @@ class _Replica:
         return replaced, self.outvoted[-1][0] - 1 if fork else beyond
 
     def sources(self, ranges: Iterable[Range]) -> Iterator[RestoreSource]:
-        """From whom each range can be restored: a replica that holds the kept version, and the same records on either side.
+        """The replica from which each range can be restored: it holds the kept version, and this replica's neighbour records.
 
-        Rather from one that agrees with what is kept everywhere.
+        Replicas that never differ from the kept version are preferred.
         """
         kept = self.decision.kept
         for first, stop in ranges:
@@ -142,13 +146,13 @@ class _Replica:
                 if low < high:
                     holders = [n for n, version in enumerate(one.run.versions) if version == one.version]
                     proven = [n for n in holders if self.same(n, first - 1) and self.same(n, stop)]
-                    best = min(proven, key=lambda n: (n in self.strangers, n), default=None)
+                    best = min(proven, key=lambda n: (n in self.diverging, n), default=None)
                     yield RestoreSource(low, high, None if best is None else self.paths[best])
 
     def same(self, other: int, number: int) -> bool:
-        """Whether another replica holds the record that stands here under an id; also where none stands here."""
+        """Whether another replica holds this replica's record of an id; True when this replica has no intact one."""
         run = self.runs[bisect_right(self.runs, number, key=lambda run: run.first) - 1]
-        if not run.first <= number < run.stop:  # in front of all, or behind
+        if not run.first <= number < run.stop:  # before the first run, or after the last
             return True
         mine = run.versions[self.number]
         return mine < 0 or mine == run.versions[other]

@@ -1,4 +1,8 @@
-"""Applying a plan, and taking it back: lock, compare, keep, change, verify again while the lock is still held."""
+"""Applying and undoing a plan.
+
+Both take the directory lock, check that the files are those that the plan was made for, copy what will change into the
+quarantine, change the files, and verify the result before the lock is released.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What came of a repair.
+    """The outcome of a repair.
 
-    `undo_id` and `quarantine` are None when nothing had to be kept.  `status`: clean, repairable or damaged, as verify says
-    afterwards of the partitions that were looked at; `exit_status_name` is verify's, or *damage-remains* when something was
-    applied and it is not clean; `findings` are what is left, without notes.  `taken_back` names the interrupted repairs that
-    were.  `others_files`: what the repair put there and could not give to whom it ought to belong.
+    ==================  ===========================================================================================
+    `undo_id`           id of the quarantine entry; None when nothing had to be kept
+    `quarantine`        directory of that entry; None with it
+    `status`            clean, repairable or damaged: verify's status of the plan's partitions after the repair
+    `exit_status_name`  verify's, or *damage-remains* when something was applied and the status is not clean
+    `findings`          verify's findings after the repair, without notes
+    `taken_back`        ids of the interrupted repairs that were rolled back
+    `others_files`      files that the repair wrote and whose owner or group it could not set to the original's
+    ==================  ===========================================================================================
     """
 
     plan_hash: str
@@ -47,10 +56,10 @@ class RepairResult:
 
 
 def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairResult:
-    """Carry out a repair; whether it is wanted was asked before.  `arguments`: the command line, for the audit journal.
+    """Carry out a repair.  The caller has asked for confirmation.  `arguments`: the command line, for the audit journal.
 
     Raises DirectoryLockedError, StalePlanError when a file changed since the plan was made, DiskFullError before anything is
-    changed, RefusedError, DiskError (what was done is taken back then), DamageError.
+    changed, RefusedError, DiskError (the changes made so far are rolled back then), DamageError.
     """
     if not isinstance(repair, Repair):
         return _apply_to_store(repair, arguments)
@@ -74,23 +83,23 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
                     )
                 if not repair.of_marked:
                     refuse_marked(storage)
-                roll_back_interrupted(storage)  # clears away what a crash left of a repair that had changed nothing yet
+                roll_back_interrupted(storage)  # removes the entry of a repair that crashed before its first change
                 repair.check_current()
                 entry = apply_edits(
                     storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
-                others_files = _not_given(entry)
+                others_files = _with_other_owner(entry)
             with told_with(taken_back):
                 status, findings = _verified(repair, exclusive=True)
     else:
         status, findings = _verified(repair, exclusive=False)
-    name = "damage-remains" if applied and status != "clean" else _as_verify_ends(status, findings)
+    name = "damage-remains" if applied and status != "clean" else _exit_status_name(status, findings)
     return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back, others_files)
 
 
-def _as_verify_ends(status: str, findings: Sequence[Finding]) -> str:
-    """The name of verify's exit status: what could not be read is no damage that anybody has seen."""
+def _exit_status_name(status: str, findings: Sequence[Finding]) -> str:
+    """The name of verify's exit status for these findings, which tells unreadable files from damaged ones."""
     from waltzctl.engine.inspect.verification import Tally
 
     tally = Tally()
@@ -100,7 +109,7 @@ def _as_verify_ends(status: str, findings: Sequence[Finding]) -> str:
 
 
 def _apply_to_store(repair: StoreRepair, arguments: Sequence[str]) -> RepairResult:
-    """Carry out a repair of a page store.  Room that nobody uses is no damage that remains."""
+    """Carry out a repair of a page store.  Unused space (status repairable) does not count as remaining damage."""
     from waltzctl.engine.pages.inspection import verify_store
     from waltzctl.engine.pages.page_recovery import apply_recovery
 
@@ -114,12 +123,12 @@ def _apply_to_store(repair: StoreRepair, arguments: Sequence[str]) -> RepairResu
     name = "damage-remains" if applied and verified.status == "damaged" else verified.status
     return RepairResult(
         repair.plan.hash, applied, None if entry is None else entry.id, None if entry is None else entry.path,
-        verified.status, name, verified.grave, tuple(one.id for one in taken), () if entry is None else _not_given(entry),
+        verified.status, name, verified.grave, tuple(one.id for one in taken), () if entry is None else _with_other_owner(entry),
     )  # fmt: skip
 
 
-def _not_given(entry: QuarantineEntry) -> tuple[Path, ...]:
-    """What an applied repair put there that belongs to somebody else than what it replaced, or than the control file does."""
+def _with_other_owner(entry: QuarantineEntry) -> tuple[Path, ...]:
+    """Files written by an applied repair whose user or group differs from the original's; of a new file, the control file's."""
     found = []
     for file in (one for one in entry.files if one.built is not None):
         path, control = entry.storage / file.path, entry.storage / CONTROL_FILE_NAME
@@ -131,11 +140,11 @@ def _not_given(entry: QuarantineEntry) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True)
 class UndoneRepair:
-    """What came of an undo: what was taken back, and what verify says afterwards of the partitions concerned.
+    """The outcome of an undo: what was taken back, and verify's verdict on the partitions concerned afterwards.
 
-    `status`: clean, repairable or damaged, which is also the exit status: with the files comes back the damage that the repair
-    was for.  `findings` without notes.  `falls`: sessions and marks that are lower than before.  `other_times`: files whose bytes
-    are back and whose time is not, as only their owner may set it.
+    `status`: clean, repairable or damaged, which is also the exit status; damage is expected, since an undo brings back the
+    damage that the repair mended.  `findings`: without notes.  `falls`: sessions and marks that are lower than before the undo.
+    `other_times`: files whose bytes were restored but not their modification time, which only the file's owner may set.
     """
 
     done: UndoResult
@@ -146,7 +155,7 @@ class UndoneRepair:
 
 
 def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) -> UndoneRepair:
-    """Take a repair back and verify the partitions that it touched; whether that is wanted was asked before.
+    """Take a repair back and verify the partitions that it touched.  The caller has asked for confirmation.
 
     Raises what `engine.repair.undoing.undo` raises; of a page store, what `engine.pages.page_recovery.undo_repair` raises.
     """
@@ -176,13 +185,13 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
 
 
 def _other_times(done: UndoResult) -> tuple[Path, ...]:
-    return other_times([*reversed(done.taken_back), *reversed(done.entries)])  # of several the latest was first
+    return other_times([*reversed(done.taken_back), *reversed(done.entries)])  # several entries are listed latest first
 
 
 def _verified(repair: Repair, *, exclusive: bool) -> tuple[str, tuple[Finding, ...]]:
     ran = Ran(repair.plan.command, repair.plan.arguments.options)
     if repair.roll_back:
-        ran = Ran("")  # nothing was recovered yet
+        ran = Ran("")  # a roll-back is not the command's own work
     mended = {step.partition for step in repair.plan.steps}
     return verify_again(repair.storage, repair.partitions, exclusive=exclusive, ran=ran, mended=mended)
 
@@ -195,11 +204,10 @@ def verify_again(
     ran: Ran | None = None,
     mended: Collection[int | None] = (),
 ) -> tuple[str, tuple[Finding, ...]]:
-    """Status and findings (no notes) of the partitions that a repair looked at, or of all where there are none.
+    """Verify's status and findings (without notes) of `partitions`; of all partitions when that is empty.
 
-    `ran`: the command, so that what it left says what comes next; `mended`: the partitions that it changed.
-
-    `exclusive`: the directory's lock is held here, so that nobody else can be writing.
+    `ran`: the command, from which the remedy in each finding follows; `mended`: the partitions that it changed.
+    `exclusive`: the caller holds the directory lock, so that no writer is active.
     """
     from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify

@@ -1,4 +1,4 @@
-"""What a planner is asked for: values of the command line, or of a plan file, before anything is looked at."""
+"""The arguments of a planner, from the command line or from a plan file."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.formats.control import Layout
 
 PAGES_RECOVER = "pages recover"
-"""The command of two words, as plans name it; here, so that who makes other plans imports nothing of page stores."""
+"""The command's name in plans.  Defined here so that the planners of storage directories do not import page stores."""
 MARK_NAMES = {
     "session_id": "session",
     "low_water_mark": "low-water mark",
     "local_low_water_mark": "local low-water mark",
 }
-"""What people call the numbers of a struct of the control file."""
+"""The names, in messages, of the numeric fields of a control file struct."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What is kept of a partition: transactions up to `clean_to` (-1: none).
+    """What a comparison of all replicas decided about a partition of one replica: transactions up to `clean_to` are kept.
 
-    `cut_after`: what stands behind it here goes; None: nothing.  `outvoted`: transactions (first, last) whose records here are
-    to be replaced by those of the other replicas.  `restore_end`: this replica may have acknowledged everything up to
-    `clean_to`, so that all of it is restored, or nothing: restored by half, it would look like one that never held the rest.
+    ===============  ==============================================================================================
+    `clean_to`       last transaction that is kept; -1: none
+    `cut_after`      the replica is cut after this transaction; None: it is not cut
+    `outvoted`       ranges (first, last; inclusive) whose records are replaced by those of the other replicas
+    `restore_end`    the replica may have acknowledged everything up to `clean_to`: restore all of it, or nothing
+    ===============  ==============================================================================================
+
+    With `restore_end`, a partial restore would be wrong: the replica would look like one that never held the rest.
     """
 
     partition: int
@@ -38,7 +43,7 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One thing that is to be set, by the name of its field in `PartitionSetting`, as it stands in a plan's arguments."""
+    """One field of `PartitionSetting` with its new value, as a plan's arguments hold it."""
 
     name: str
     value: int | bool
@@ -46,7 +51,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSetting:
-    """What is to hold from now on; None leaves a thing as it is.  -1 is the format's own "none"."""
+    """New values for a partition; None leaves a field as it is.  -1 is the file format's own "none"."""
 
     session_id: int | None = None
     low_water_mark: int | None = None
@@ -56,7 +61,7 @@ class PartitionSetting:
 
     @classmethod
     def of(cls, chosen: Iterable[Chosen]) -> PartitionSetting:
-        """From a plan's arguments.  Raises TypeError for a name that there is not or comes twice, or another kind of value."""
+        """From a plan's arguments.  Raises TypeError for an unknown or repeated name, or a value of the wrong type."""
         values: dict[str, int | bool] = {}
         for one in chosen:
             kind = int if one.name in MARK_NAMES else bool
@@ -66,11 +71,11 @@ class PartitionSetting:
         return cls(**values)  # type: ignore[arg-type]  # checked above
 
     def chosen(self) -> tuple[Chosen, ...]:
-        """What is named, for a plan's arguments."""
+        """The fields that are not None, for a plan's arguments."""
         return tuple(Chosen(name, value) for name, value in asdict(self).items() if value is not None)
 
     def check(self) -> None:
-        """Raise InvalidRequestError for a value that cannot be meant."""
+        """Raise InvalidRequestError for a value out of range, and when no field is set."""
         if not self.chosen():
             raise InvalidRequestError("nothing is to be set", advice="name what is to change; --help lists it")
         for field, name in MARK_NAMES.items():
@@ -81,11 +86,18 @@ class PartitionSetting:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a planner was asked for; those that a command does not have keep their defaults.
+    """The arguments of a planner; arguments that a command does not have keep their defaults.
 
-    `agreed`: what a comparison of all replicas found, for recover; `forget_losses`: that it only makes the ledger of accepted
-    losses shorter; `forget_journal`: that it only gives up what stands in a commit journal and nowhere else.  `layout`: to which
-    layout convert brings a control file.  `settings`: what set-partition is to set.  `mode`: what pages recover takes of a log.
+    ================  ==============  =====================================================================
+    argument          command         meaning
+    ================  ==============  =====================================================================
+    `agreed`          recover         what a comparison of all replicas decided, by partition
+    `forget_losses`   recover         only remove losses from the ledger of accepted losses
+    `forget_journal`  recover         only give up records that exist in a commit journal and nowhere else
+    `layout`          convert         the target layout of the control file
+    `settings`        set-partition   the values to set
+    `mode`            pages recover   which part of a damaged log is kept
+    ================  ==============  =====================================================================
     """
 
     partitions: tuple[int, ...] | None = None
@@ -102,17 +114,17 @@ class Arguments:
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
-        """With the partitions in order."""
+        """Arguments with `partitions` sorted and without repeats."""
         return cls(None if partitions is None else tuple(sorted(set(partitions))), **others)
 
     @property
     def options(self) -> frozenset[str]:
-        """The options by name that make a repair go further."""
+        """The names of the given options that let a repair do more than it does by default."""
         given = {"--from": self.replicas, "--allow-data-loss": self.allow_data_loss, "--all": self.everything}
         return frozenset(name for name, value in given.items() if value)
 
     def as_object(self) -> dict[str, Any]:
-        """As an object.  What was added later is left out where there is nothing, as in the plans made before there was any."""
+        """As a JSON object.  Arguments added in later versions are left out when empty, so that older plans keep their hash."""
         found = asdict(self)
         for name in ("agreed", "layout", "settings", "forget_losses", "mode", "forget_journal"):
             if not found[name]:
@@ -146,12 +158,12 @@ def arguments_of(value: Any) -> Arguments:
 
 
 def _settings(value: Sequence[Any]) -> tuple[Chosen, ...]:
-    """What a plan file says that is to be set.  Raises TypeError."""
+    """The settings that a plan file holds.  Raises TypeError."""
     return PartitionSetting.of([Chosen(**one) for one in value]).chosen()
 
 
 def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
-    """What a plan file says that the replicas agreed on.  Raises TypeError, ValueError."""
+    """The agreements that a plan file holds.  Raises TypeError, ValueError."""
     found = [Agreed(**one) for one in value]
     for one in found:
         numbers = [one.partition, one.clean_to, *(() if one.cut_after is None else (one.cut_after,))]

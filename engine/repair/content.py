@@ -1,7 +1,7 @@
-"""What a file will hold after a repair, before anything is written: pieces of files and of memory, in a row.
+"""The content of a file after a repair, before it is written: a sequence of file spans and bytes in memory.
 
-A planner scans such a content just as it scans a file, so that a repair is proven on the very bytes that it will write, and
-nothing is ever held in memory that could be large.
+A planner scans a content like a file, so a repair is checked on the bytes that it will write.  Only short literals are held in
+memory; everything else is read from the files when needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from waltzctl.engine.log import places
 
 CHUNK = 1 << 20
 IN_PLACE_LIMIT = 64 << 20
-"""Bytes that edits in place may write; beyond, the file is built anew beside the old one."""
+"""Most bytes that are written in place; with more, the file is rebuilt beside the old one and renamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class FileSpan:
         return self.stop - self.start
 
     def slice(self, start: int, stop: int) -> FileSpan:
-        """A part, by offsets within the span."""
+        """Bytes `start` to `stop` of the span, as offsets within it."""
         return FileSpan(self.path, self.start + start, self.start + stop)
 
     def read(self, start: int, length: int) -> bytes:
@@ -48,11 +48,11 @@ class LiteralBytes:
         return len(self.data)
 
     def slice(self, start: int, stop: int) -> LiteralBytes:
-        """A part."""
+        """Bytes `start` to `stop`."""
         return LiteralBytes(self.data[start:stop])
 
     def read(self, start: int, length: int) -> bytes:
-        """Bytes of it."""
+        """Up to `length` bytes from `start`."""
         return self.data[start : start + length]
 
 
@@ -60,7 +60,7 @@ Piece = FileSpan | LiteralBytes
 
 
 class Content:
-    """Pieces in a row; a `ByteSource` for scans."""
+    """A sequence of pieces; a `ByteSource` for scans."""
 
     def __init__(self, name: str, pieces: tuple[Piece, ...]) -> None:
         self.name = name
@@ -69,11 +69,11 @@ class Content:
 
     @classmethod
     def of_file(cls, path: PurePath, size: int) -> Content:
-        """A file as it is."""
+        """The first `size` bytes of a file."""
         return cls(str(path), (FileSpan(path, 0, size),))
 
     def size(self) -> int:
-        """Bytes."""
+        """Length in bytes."""
         return self._size
 
     def part(self, start: int, stop: int) -> tuple[Piece, ...]:
@@ -88,7 +88,7 @@ class Content:
         return tuple(found)
 
     def spliced(self, start: int, stop: int, new: tuple[Piece, ...]) -> Content:
-        """With ``[start, stop)`` replaced by `new`."""
+        """A content with bytes ``[start, stop)`` replaced by `new`."""
         return Content(self.name, (*self.part(0, start), *new, *self.part(stop, self._size)))
 
     def read(self, start: int, length: int) -> bytes:
@@ -110,7 +110,7 @@ class Content:
         return done
 
     def equals(self, other: Content) -> bool:
-        """Whether both hold the same bytes, whatever pieces they are made of.  Raises DiskReadError."""
+        """Whether both have the same bytes, even if cut into different pieces.  Raises DiskReadError."""
         return self._size == other.size() and all(
             self.read(at, CHUNK) == other.read(at, CHUNK) for at in range(0, self._size, CHUNK)
         )
@@ -119,9 +119,10 @@ class Content:
         """Nothing is held open."""
 
     def edits(self, path: PurePath, size: int | None) -> list[Edit]:
-        """What makes this content of the file at `path`, which has `size` bytes now (None: there is none).
+        """The edits that give the file at `path`, of `size` bytes now (None: it does not exist), this content.
 
-        In place where every byte that stays keeps its offset and few are written; else the file is built anew.
+        The edits are in place when all bytes that stay keep their offsets, and at most IN_PLACE_LIMIT bytes are written;
+        otherwise the file is replaced.
         """
         if size is None:
             return [Replace(path, self.chunks, self._size)]
@@ -149,7 +150,7 @@ class Content:
 
 
 def _joined(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Neighbouring spans of one file as one, literals in a row as one, empty pieces left out."""
+    """The pieces with adjacent spans of one file joined, adjacent literals joined, and empty ones dropped."""
     joined: list[Piece] = []
     for piece in pieces:
         before = joined[-1] if joined else None

@@ -1,24 +1,23 @@
 """Converting a storage directory from one layout of its control file to the other.
 
-Segments and indexes are the same in both layouts; what differs is the control file, and where things stand that only one of
-the layouts has room for:
+Segments and indexes are the same in both layouts.  The control file differs, and so does where these facts are kept:
 
 ====================  ================================================  =======================================
 ..                    documented                                        released
 ====================  ================================================  =======================================
 assigned              the partition's directory exists                  a flag
-files put aside       in ``.waltzctl/unassigned/``                      in the partition's directory
-may be read, written  ``.waltzctl/availability.json``                   a flag; the file says what it stands for
-which struct counts   larger session, higher marks                      sequence number
+unassigned files      in ``.waltzctl/unassigned/``                      in the partition's directory
+may be read, written  ``.waltzctl/availability.json``                   a flag; the file says which of both it clears
+struct in force       larger session, higher marks                      sequence number
 ====================  ================================================  =======================================
 
 Session and marks of both structs keep their place, so a documented file that is converted and converted back has the same
-bytes.  The directory of a partition that is not assigned moves to where its layout has it: in the documented layout it would be
-an assigned one where it is, and in the released layout a release would not find it where it is put aside.  Where nothing tells
-whether a partition is assigned, the conversion is refused.
+bytes.  The directory of an unassigned partition is moved to where the target layout keeps it.  Left where it is, it would count
+as assigned in the documented layout, and would not be found by a release in the released layout.  The conversion is refused when
+it is unknown whether a partition is assigned.
 
-The control file is edited in place, so that the lock on it, which is the one that a released node takes, is held throughout
-and there is no instant without a control file: a release would begin a new one, with every partition unassigned.
+The control file is edited in place, not replaced.  The lock on it, which a released node takes too, is thereby held throughout,
+and there is no moment without a control file: a release would create a new one, with every partition unassigned.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ _NEVER = (-1, -1, -1)
 
 
 def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
-    """Plan to bring a storage directory to `layout`; no steps when it has it.  Read-only.
+    """Plan to convert a storage directory to `layout`; no steps when it has that layout.  Read-only.
 
-    Raises NotWaltzError, RefusedError for damage in the control file, for an interrupted repair, and for what the layout could
-    not say (see above), DiskReadError.
+    Raises NotWaltzError, RefusedError for damage in the control file, for an interrupted repair, and when it is unknown whether a
+    partition is assigned, DiskReadError.
     """
     target = resolve(path)
     if target.kind is not TargetKind.STORAGE or target.storage is None:
@@ -84,7 +83,7 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
         for info in control.partitions
     )
     unassigned = [number for number, yes in assigned.items() if not yes]
-    if not layout.has_flags:  # before the control file: while that has flags, the directory's place says nothing
+    if not layout.has_flags:  # before the control file: as long as it has flags, the directory's place does not count
         _put_aside(draft, view, unassigned)
         _keep_availability(draft, control, marks)
     body = replace(control, layout=layout, partitions=infos).encode()[CONTROL_HEADER.size :]
@@ -100,7 +99,7 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
         offset=CONTROL_HEADER.size,
         length=control.size - CONTROL_HEADER.size,
     )
-    if layout.has_flags:  # behind it, for the same reason
+    if layout.has_flags:  # after the control file, for the same reason
         _take_from_aside(draft, unassigned)
     return draft.finish()
 
@@ -127,7 +126,7 @@ def _availability(view: StorageView, control: ControlFile) -> dict[int, Availabi
 
 
 def _check_assigned(view: StorageView, info: PartitionInfo) -> bool:
-    """Whether a partition is assigned.  Raises RefusedError where nothing tells, or files are in both places."""
+    """Whether a partition is assigned.  Raises RefusedError when that is unknown, or when files are in both places."""
     number, current = info.partition, info.current_struct
     assert current is not None  # nothing is damaged
     directory, aside = view.path / str(number), local(put_aside_path(view.path, number))
@@ -172,9 +171,9 @@ def _take_from_aside(draft: PlanDraft, unassigned: Iterable[int]) -> None:
 
 
 def _keep_availability(draft: PlanDraft, control: ControlFile, marks: Mapping[int, Availability]) -> None:
-    """Let the file of marks say what the flags said.
+    """Write the availability file as the flags are.
 
-    It comes before the control file: while that has flags, they decide, and they agree with the file.
+    It is written before the control file: until then the flags count, and they agree with the file.
     """
     path = availability_path(draft.storage)
     wanted = {number: mark for number, mark in marks.items() if not mark.available}

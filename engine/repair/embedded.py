@@ -1,7 +1,8 @@
-"""Records found behind a damaged place that may be no records of the log, but the data of one that is damaged.
+"""Embedded records: bytes after a damaged place that look like a record, but may be the data of the damaged one.
 
-What a client stored may look like a record, with right checksums and the id that would follow.  Behind damage the search meets it
-first.  The index knows better: its entry for that id lies *inside* the damaged place, where the record that bears the id began.
+A client's data may contain a whole record with right checksums and the next id.  When the record around it is damaged, the search
+for the next record finds the embedded one first.  The index shows this: its entry for that id points *inside* the damaged place,
+where the real record of that id begins.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from waltzctl.formats.segment import ENTRY_SIZE, INDEX_ENTRY, entry_position
 
 
 class EmbeddedRecordError(DamageError):
-    """An index has the record that was found behind damage inside of it.  `code` says how the damage shows."""
+    """The index entry of the first record after a damaged place points inside that place.  `code`: the kind of damage."""
 
     def __init__(self, message: str, code: Code) -> None:
         super().__init__(message)
@@ -25,9 +26,9 @@ class EmbeddedRecordError(DamageError):
 
 
 def entry_inside(index: ByteSource, begins: int, transaction_id: int, offset: int, end: int) -> int | None:
-    """The index entry of a transaction, if it is behind byte `offset` and in front of byte `end` of the data file.
+    """The index entry of a transaction, if it lies strictly between bytes `offset` and `end` of the data file.
 
-    `begins`: the id of the first entry.  None where the entry is elsewhere or not there.  Raises DiskReadError.
+    `begins`: id of the index's first entry.  None when the entry lies elsewhere or does not exist.  Raises DiskReadError.
     """
     raw = read_bytes(index, entry_position(transaction_id, begins), ENTRY_SIZE)
     if len(raw) < ENTRY_SIZE:
@@ -37,9 +38,9 @@ def entry_inside(index: ByteSource, begins: int, transaction_id: int, offset: in
 
 
 def may_be_data(index: PurePath, begins: int, loss: Loss) -> bool:
-    """Whether the index of the segment that begins with id `begins` has the record behind a damaged place inside it.
+    """Whether the record after a loss may be embedded: its index entry points inside the damaged place.
 
-    Raises DiskReadError.
+    `begins`: first id of the segment.  Raises DiskReadError.
     """
     if loss.stop is None or loss.out_of_order or loss.record_ok or loss.unread or loss.stop - loss.first < 1:
         return False
@@ -51,7 +52,7 @@ def may_be_data(index: PurePath, begins: int, loss: Loss) -> bool:
 
 
 def taken_in(found: Survey, place: int) -> Survey | None:
-    """The survey where the records between a loss and the next one are a part of both; None where no other loss follows."""
+    """The survey with loss number `place`, the records after it and the next loss joined to one loss; None for the last loss."""
     if place + 1 >= len(found.losses):
         return None
     one, other = found.losses[place : place + 2]

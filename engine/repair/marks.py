@@ -1,7 +1,8 @@
-"""Lowering the local low-water mark, where what it promised is given up by explicit wish.
+"""Lowering the local low-water mark when durable transactions are given up (``--allow-data-loss``).
 
-The mark says what is durable here.  One that promises more than there is would quarantine the partition at its next opening.
-Session and low-water mark of the cluster stay: this replica is behind its cluster then, and a Waltz server brings it up to date.
+The mark says up to which transaction the log is durable here.  A mark above the last transaction would make the node quarantine
+the partition at its next opening.  The session and the cluster's low-water mark are unchanged: this replica is then behind its
+cluster, and a Waltz server brings it up to date.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from waltzctl.formats.control import PartitionInfo
 
 
 def lower_mark(draft: PlanDraft, control_path: PurePath, info: PartitionInfo, after: int) -> None:
-    """Plan that the local low-water mark falls to transaction `after`; does nothing when it is not above.
+    """Plan to lower the local low-water mark to transaction `after`; does nothing when it is not higher.
 
-    `info` is the partition's info as the plan leaves it so far: what the plan writes of it anew is written once.
+    `info` is the partition's info with the edits planned so far; planned edits of the same bytes are dropped, so that they are
+    written once.
     """
     current = info.current_struct
     if current is None or after >= current.local_low_water_mark:
@@ -24,7 +26,7 @@ def lower_mark(draft: PlanDraft, control_path: PurePath, info: PartitionInfo, af
     layout = current.layout
     number, lowered = info.updated(local_low_water_mark=after)
     offset, data = layout.struct_offset(info.partition, number), lowered.encode()
-    if not layout.has_flags:  # where the higher marks win, both structs have to say it
+    if not layout.has_flags:  # in the documented layout the higher marks win, so both structs must be lowered
         offset, data = layout.struct_offset(info.partition, 1), data * 2
     reason = f"the local low-water mark falls from {current.local_low_water_mark} to {after}: what it promised is gone"
     draft.step(

@@ -36,8 +36,9 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 class Step:
     """One thing that a plan does.
 
-    `action` is a stable word.  Transaction ids are inclusive on both ends; offset and length are in bytes of the file as it is
-    before.  What does not apply is None.  `loses_data`: records, marks or bytes that somebody was promised are given up.
+    `action` is a stable identifier.  Transaction ids are inclusive on both ends; offset and length are in bytes of the file
+    before the repair.  A field that does not apply is None.  `loses_data`: the step gives up records, marks or bytes that may
+    have been acknowledged.
     """
 
     action: str
@@ -53,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be done, and what is left for a person to decide."""
+    """The steps of a repair, and the findings that it leaves for an operator to decide (`undecided`)."""
 
     hash: str
     command: str
@@ -64,13 +65,17 @@ class Plan:
 
     @property
     def loses_data(self) -> bool:
-        """Whether any step gives something up."""
+        """Whether any step loses data."""
         return any(step.loses_data for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The state of the files that a plan was made for: (name, size, time in ns) of all, SHA-256 of those that matter."""
+    """The state of the files that a plan was made for.
+
+    `listing`: name, size in bytes and modification time in ns of every file looked at.  `digests`: name and SHA-256 of the
+    control file, of each file to be edited and of each replica file to be read; None for a file that does not exist.
+    """
 
     listing: tuple[tuple[str, int, int], ...]
     digests: tuple[tuple[str, str | None], ...]
@@ -78,11 +83,11 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A plan and what it takes to carry it out.
+    """A plan with the edits that carry it out.
 
-    `partitions`: whose files were looked at.  `sources`: files of replicas that are read.  `roll_back`: the only step is to
-    take back an interrupted repair.  `of_marked`: it changes nothing but what keeps a commit journal in force, or keeps it from
-    being written back, so that it may be done while one is.
+    `partitions`: those whose files the planner looked at.  `sources`: replica files that the repair reads.  `roll_back`: the
+    only step is to take back an interrupted repair.  `of_marked`: the repair may run while a commit journal is in force: it
+    only takes the journal out of force, or mends what keeps the journal from being written back.
     """
 
     plan: Plan
@@ -119,11 +124,11 @@ def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], source
             names = sorted(os.listdir(directory))
         except FileNotFoundError:
             continue
-        except NotADirectoryError:  # somebody's file of this name, which verify notes: no part of the partition
+        except NotADirectoryError:  # a file with a partition's name, which verify notes
             listing += _states(storage, [directory])
             continue
         except OSError as error:
-            if error.errno == errno.ELOOP:  # a link that leads in a circle, which verify notes
+            if error.errno == errno.ELOOP:  # a symbolic link loop, which verify notes
                 continue
             raise DiskReadError(directory, None, error, doing="list") from error
         listing += _states(storage, [directory / name for name in names])
@@ -153,16 +158,16 @@ def _edit_key(storage: Path, edit: Edit) -> list[Any]:
         return ["overwrite", name, edit.offset, hashlib.sha256(edit.data).hexdigest()]
     if isinstance(edit, MoveDirectory):
         return ["move", name, edit.target.relative_to(storage).as_posix()]
-    if isinstance(edit, Replace):  # its bytes follow from the files, which the binding covers
+    if isinstance(edit, Replace):  # the new bytes are computed from files whose digests are in the binding
         return ["replace", name, edit.size]
     return ["remove", name]
 
 
 @dataclass(slots=True)
 class PlanDraft:
-    """A plan in the making: planners add to it, `finish` computes the hash.
+    """A plan under construction: planners add steps and edits, `finish` computes the hash.
 
-    `accepted` and `settled`: losses that enter and leave the ledger with it.  `of_marked`: see `Repair`.
+    `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked`: see `Repair`.
     """
 
     command: str
@@ -197,18 +202,18 @@ class PlanDraft:
 
     @property
     def ran(self) -> Ran:
-        """The command, for what it leaves."""
+        """The command and its options, from which the remedy in each remaining finding follows."""
         return Ran(self.command, self.arguments.options)
 
     def leave(self, finding: Finding, why: str | None = None) -> None:
-        """Leave to a person what every reader tells in these words, and say why nothing is done about it."""
+        """Leave a finding, worded as every command words it, to the operator; `why` says why the plan does nothing about it."""
         said = finding if why is None else replace(finding, message=f"{finding.message}; {why}")
         self.undecided.append(left_by(said, self.storage, self.ran))
 
     def refuse_unsettled(self) -> None:
-        """Raises RefusedError where the files are not what they will be: a repair was interrupted, or a journal is in force.
+        """Raises RefusedError when the files are not in a settled state: a repair was interrupted, or a journal is in force.
 
-        `plan_roll_back` comes first; this is for what was interrupted since.
+        Callers run `plan_roll_back` first; this check catches a repair that was interrupted since.
         """
         self.refuse_interrupted()
         refuse_marked(self.storage)
@@ -221,7 +226,7 @@ class PlanDraft:
             )
 
     def finish(self) -> Repair:
-        """The repair.  Raises DiskReadError, RefusedError where an edit cannot be carried out in its place."""
+        """Compute the hash and return the repair.  Raises DiskReadError; RefusedError for an edit that cannot be carried out."""
         check_edits(self.storage, self.edits, STATE_FILES)
         partitions = tuple(sorted(self.partitions))
         sources = tuple(sorted(self.sources))
@@ -243,15 +248,15 @@ class PlanDraft:
 
 
 def plan_roll_back(command: str, path: PurePath, arguments: Arguments) -> Repair | None:
-    """The plan to take back what was interrupted in the storage directory of a path; None where nothing was.  Read-only.
+    """The plan to roll back the interrupted repairs in the storage directory of `path`; None when there are none.  Read-only.
 
-    It comes before whatever `command` is to do there: the files are neither old nor new, so that nothing else can be planned.
+    It has to be carried out before `command` can be planned: the interrupted repair has changed some files and not others.
     Raises DamageError for a manifest that cannot be used, DiskReadError.
     """
     try:
         storage = resolve(path).storage
     except NotWaltzError:
-        return None  # the planner says what it needs
+        return None  # the command's own planner raises the fitting error
     entries = () if storage is None else interrupted(local(storage))
     if storage is None or not entries:
         return None

@@ -1,4 +1,4 @@
-"""The planners by command, and plans that are made again from a file."""
+"""The planner of each command, and loading a plan file: the plan is made again and compared with the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AnyRepair: TypeAlias = "Repair | StoreRepair"
 Planner: TypeAlias = "Callable[[PurePath, Arguments], AnyRepair | None]"
-"""Makes the plan of one command; None for arguments that it cannot have been given."""
+"""Makes the plan of one command; None when the arguments are not possible for that command."""
 _LIMIT = 64 << 20
 
 
@@ -35,14 +35,14 @@ def _rebuild_index(path: PurePath, arguments: Arguments) -> Repair:
     return plan_rebuild_index(path, partitions=arguments.partitions, everything=arguments.everything)
 
 
-def _only_one(arguments: Arguments) -> int | None:
-    """The partition of a plan that is made for one."""
+def _single_partition(arguments: Arguments) -> int | None:
+    """The partition of a plan for exactly one partition; None for any other number of partitions."""
     partitions = arguments.partitions or ()
     return partitions[0] if len(partitions) == 1 else None
 
 
 def _truncate(path: PurePath, arguments: Arguments) -> Repair | None:
-    partition = _only_one(arguments)
+    partition = _single_partition(arguments)
     if partition is None or arguments.after is None:
         return None
     return plan_truncate(path, partition=partition, after=arguments.after, allow_data_loss=arguments.allow_data_loss)
@@ -67,7 +67,7 @@ def _convert(path: PurePath, arguments: Arguments) -> Repair | None:
 
 
 def _set_partition(path: PurePath, arguments: Arguments) -> Repair | None:
-    partition = _only_one(arguments)
+    partition = _single_partition(arguments)
     if partition is None or not arguments.settings:
         return None
     setting = PartitionSetting.of(arguments.settings)
@@ -105,10 +105,10 @@ def make(command: str, path: PurePath, arguments: Arguments) -> AnyRepair:
 
 
 def load_plan(file: PurePath) -> AnyRepair:
-    """Make the plan that a file holds again, from its path and arguments, and compare hash and steps.
+    """Make a plan file's plan again from its path and arguments, and compare hash and steps with the file.
 
-    Raises InvalidRequestError for a file that is no plan, StalePlanError when it is not the one that would be carried out, and
-    what the planner raises.
+    Raises InvalidRequestError for a file that is not a plan, StalePlanError when hash or steps differ, and what the planner
+    raises.
     """
     try:
         body = json.loads(disk.read_range(file, 0, _LIMIT))

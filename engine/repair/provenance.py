@@ -1,23 +1,28 @@
-"""Whose records a data file holds: the one judgement that every repair asks before it touches a file.
+"""Provenance: whether the records in a data file belong to the partition.  Every repair asks before it changes a file.
 
-A wrong header has two explanations, and they ask for opposite repairs: the header was damaged, or the file is not the partition's
-own (renamed, copied to the wrong place, of another cluster).  To take the second for the first lets in what is somebody else's.
-So a header is rewritten only when witnesses that know nothing of it agree that the records belong here:
+A wrong header has two explanations that call for opposite repairs: the header is damaged, or the file belongs elsewhere (it was
+renamed, copied to the wrong place, or is of another cluster).  Rewriting the header of such a file would let foreign records into
+the partition.  So a header is rewritten only when independent witnesses agree that the records belong here:
 
-- The *entries* of the index, compared with where records really begin.  The index's header alone proves nothing: it is the index
-  of the file that should lie here.
-- The *request ids*, which carry the partition.  Released clients, servers and `append` write the partition's own number, but a
-  program may write any: where the segments beside this one do not name the partition either, they say nothing.
-- The *next segment*: records that reach into it are not those that were here.
-- The *time of creation*, which is that of the index but for a moment, where there is one and the rest can be believed.
-- Every *replica* that was named: its records under the same ids, byte for byte.
+=================  ====================================================================================================
+witness            what it proves
+=================  ====================================================================================================
+index entries      they point to where the records begin.  The index's header alone proves nothing: it is that of the
+                   file that should be here
+request ids        they carry the partition.  Released clients, servers and `append` write the partition's number, but
+                   other programs may not: if the neighbouring segments do not name the partition either, no evidence
+next segment       records that overlap with it are not those that were here
+creation time      it is that of the index within a moment; used when only one field is wrong
+replicas           each named replica: its records under the same ids, byte for byte
+=================  ====================================================================================================
 
-A single record stands at the same offset in every file: no index proves it, and its request id only its partition.
+A single record proves less: it has the same offset in every data file, so an index proves nothing, and its request id proves
+only the partition.
 
-Behind a header that is right, records are another partition's where their request ids and a witness say so
-(`engine.storage.belonging`), or a replica that holds other ones.
+Behind a right header, records are another partition's when their request ids and a witness say so (`engine.storage.belonging`),
+or when their request ids do and a replica holds other records.
 
-What is not the partition's own is named, and neither cut nor removed nor rewritten.
+A foreign file is reported; it is never cut, removed or rewritten.
 """
 
 from __future__ import annotations
@@ -51,15 +56,15 @@ from waltzctl.formats.segment import (
     entry_position,
 )
 
-_STRAYS = 8
-"""One wrong entry in so many is a damaged entry, and still an index of this file."""
+_RIGHT_PER_WRONG_ENTRY = 8
+"""With at most one wrong index entry in so many, the entry is damaged and the index is still that of the file."""
 
-_READS = "everything else reads as the only version there is"
+_VERSION_PLAUSIBLE = "everything else reads as the only version there is"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSurroundings:
-    """What a segment's file is judged by: where it lies, what lies beside it, and the replicas that were named."""
+    """What a segment's file is judged by: its place, the partition's other segments, and the replicas that were named."""
 
     control: ControlFile
     partition: int
@@ -76,9 +81,15 @@ class SegmentSurroundings:
 class ProvenanceVerdict:
     """Whether a data file's records are the partition's own.
 
-    `header` is what its header should be, None where a person must decide; then `codes` stand against it and `why` says what
-    contradicts, or what is missing.  With a header, `codes` are what was wrong with it, and `why` what proves it.  `sources`:
-    files of replicas that were read.  `behind`: the header is right, and what stands behind it is not the partition's own.
+    ==========  =================================  ==================================================
+    field       records are the partition's own    the operator must decide
+    ==========  =================================  ==================================================
+    `header`    what the header should be          None
+    `codes`     what is wrong with the header      the unproven faults of the header
+    `why`       what proves `header`               what contradicts it; empty when proof is missing
+    ==========  =================================  ==================================================
+
+    `sources`: files of replicas that were read.  `behind`: the header is right, but the records behind it are foreign.
     """
 
     header: SegmentHeader | None
@@ -89,15 +100,16 @@ class ProvenanceVerdict:
 
     @property
     def own(self) -> bool:
-        """Whether it may be touched."""
+        """Whether the file may be changed."""
         return self.header is not None
 
 
 @dataclass(slots=True)
-class _Testimony:
-    """What the witnesses say: `proofs` that the records belong here, `against` that they do not.
+class _WitnessReport:
+    """What the witnesses say: `proofs` that the records belong here, `against` that they do not; both in words.
 
-    `indexed`: the index proves them; `named`: there is one record, and its request id names the partition.
+    `indexed`: the index proves the records.  `named`: there is one record, and its request id names the partition.
+    `replicated`: a replica holds the same records.  `records`: number of intact records.
     """
 
     proofs: list[str]
@@ -115,22 +127,22 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
     key = around.control.header.cluster_key
     right = SegmentHeader(FORMAT_VERSION, data.created, key, around.partition, named, data.reserved)
     if data == right:
-        return _behind_right_header(view, content, around, data)
+        return _judge_records(view, content, around, data)
     record = read_record_at(content, HEADER_SIZE, expected_id=None)
     first_record = record.transaction_id if isinstance(record, RecordView) else None
-    reasons, wrong, unproven = _fields(data, index, right, first_record)
+    reasons, wrong, unproven = _judge_fields(data, index, right, first_record)
     twin = index is not None and index == replace(right, created=index.created, reserved=index.reserved)
     apart = index is not None and abs(index.created - data.created) > MOMENT_MS
-    said, sources = _testimony(view, content, around)
-    # zeros are no time: of partition and first id 0 they are right by chance
+    said, sources = _ask_witnesses(view, content, around)
+    # a zeroed header has no creation time; its partition 0 and first id 0 may be right by chance
     if apart and len(wrong) == 1 and data.created:
         said.against.append("it was not created when its index was")
-    if Code.UNKNOWN_VERSION in unproven and said.records:  # though the first one is damaged
+    if Code.UNKNOWN_VERSION in unproven and said.records:  # later records are intact, only the first is damaged
         unproven.remove(Code.UNKNOWN_VERSION)
-        reasons.append(_READS)
+        reasons.append(_VERSION_PLAUSIBLE)
     named_wrongly = Code.SEGMENT_NAME in wrong and Code.SEGMENT_NAME not in unproven
-    if named_wrongly and first_record is None and _of_another_name(content, data.first_transaction_id, around, named):
-        unproven.append(Code.SEGMENT_NAME)  # renamed: a replica may have the records, which says nothing of the name
+    if named_wrongly and first_record is None and _ids_outside_name(content, data.first_transaction_id, around, named):
+        unproven.append(Code.SEGMENT_NAME)  # a renamed file: a replica with its records does not prove the name
     placed = {Code.SEGMENT_KEY, Code.SEGMENT_PARTITION} & set(wrong)
     supported = said.indexed or (said.named and placed == {Code.SEGMENT_PARTITION})
     if placed and not (said.replicated or (supported and not placed & set(unproven))):
@@ -141,13 +153,13 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
         codes = tuple(code for code in wrong if code in unproven) or tuple(wrong)
         return ProvenanceVerdict(None, "; ".join(said.against), codes, sources)
     if index is not None and twin and apart:
-        right = index  # little of the header is left, its time is gone as well; both files were created together
+        right = index  # the header's time is damaged too; both files were created together, so the index has it
         reasons.append("the creation time is the index header's")
     return ProvenanceVerdict(right, ", ".join(reasons + (said.proofs if placed else [])), tuple(wrong), sources)
 
 
-def _of_another_name(content: Content, header_first: int, around: SegmentSurroundings, named: int) -> bool:
-    """Whether intact records behind a damaged first one do not lie between the file's name and that of the next data file."""
+def _ids_outside_name(content: Content, header_first: int, around: SegmentSurroundings, named: int) -> bool:
+    """Whether intact records, after a damaged first one, have ids outside the range from this file's name to the next one's."""
     following = around.following(named)
     for item in scan_records(content, first_transaction_id=min(header_first, named)):
         if not isinstance(item, Damage):
@@ -157,10 +169,10 @@ def _of_another_name(content: Content, header_first: int, around: SegmentSurroun
     return False
 
 
-def _behind_right_header(
+def _judge_records(
     view: SegmentView, content: Content, around: SegmentSurroundings, header: SegmentHeader
 ) -> ProvenanceVerdict:
-    """Judge records behind a header that is right: they are the partition's own unless their request ids and a witness say no."""
+    """Judge records behind a right header: they are foreign only if their request ids and a witness say so."""
     partition, named = around.partition, view.first_transaction_id
     why = stranger(view, content, partition, header.cluster_key, around.segments)
     sources: set[PurePath] = set()
@@ -175,10 +187,10 @@ def _behind_right_header(
     return ProvenanceVerdict(None, why, (Code.SEGMENT_PARTITION,), frozenset(sources), behind=True)
 
 
-def _fields(
+def _judge_fields(
     data: SegmentHeader, index: SegmentHeader | None, right: SegmentHeader, first_record: int | None
 ) -> tuple[list[str], list[Code], list[Code]]:
-    """What the fields show by themselves: reasons to believe what each should be, the wrong ones, and those without a reason."""
+    """Judge each header field: reasons for the right values, codes of the wrong fields, codes of those without a reason."""
     reasons: list[str] = []
     wrong: list[Code] = []
     unproven: list[Code] = []
@@ -206,20 +218,21 @@ def _fields(
     if data.version != FORMAT_VERSION:
         wrong.append(Code.UNKNOWN_VERSION)
         if first_record is not None or (index is not None and index.version == FORMAT_VERSION):
-            reasons.append(_READS)
+            reasons.append(_VERSION_PLAUSIBLE)
         else:
             unproven.append(Code.UNKNOWN_VERSION)
     return reasons, wrong, unproven
 
 
-def _testimony(
+def _ask_witnesses(
     view: SegmentView, content: Content, around: SegmentSurroundings
-) -> tuple[_Testimony, frozenset[PurePath]]:
-    """What the witnesses say, and the files of replicas that were read.  A replica that holds the same records outweighs what the
-    index, the request ids and the next segment let suspect.
+) -> tuple[_WitnessReport, frozenset[PurePath]]:
+    """What the witnesses say, and the replica files that were read.
+
+    A replica with the same records overrides objections from the index, the request ids and the next segment.
     """
     named, partition = view.first_transaction_id, around.partition
-    said = _Testimony([], [])
+    said = _WitnessReport([], [])
     sources: set[PurePath] = set()
     with hint_of(view.index_path) as hint:
         named_here, stop = _compare(content, named, hint, partition, said)
@@ -229,9 +242,9 @@ def _testimony(
     if said.records and not named_here and _named_beside(view, around):
         said.against.append(f"its request ids do not name partition {partition}")
     if not said.records:
-        said.indexed = True  # no record to let in
+        said.indexed = True  # without records nothing foreign can enter
     elif said.records == 1:
-        said.named = named_here == 1  # its offset says nothing: every data file has one there
+        said.named = named_here == 1  # the offset proves nothing: every data file has a record there
     differing: list[str] = []
     for replica in around.replicas:
         agreement = replica.compare(partition, content, named)
@@ -246,9 +259,9 @@ def _testimony(
 
 
 def _compare(
-    content: Content, named: int, hint: ByteSource | None, partition: int, said: _Testimony
+    content: Content, named: int, hint: ByteSource | None, partition: int, said: _WitnessReport
 ) -> tuple[int, int]:
-    """Compare the records with the index; return how many name the partition in their request ids, and the id behind them."""
+    """Compare the records with the index; return how many request ids name the partition, and the id after the records."""
     named_here = agree = differ = compared = 0
     last = named
     for item in scan_records(content, first_transaction_id=named):
@@ -262,16 +275,16 @@ def _compare(
             raw = read_bytes(hint, entry_position(first, named), len(item) * ENTRY_SIZE)
             stored = decode_entries(raw)
             equal = stored == item.offset[: len(stored)]
-            skipped = int(first == named and len(equal) > 0 and bool(equal[0]))  # every index begins alike
+            skipped = int(first == named and len(equal) > 0 and bool(equal[0]))  # every index begins with this entry
             compared += len(equal)
             agree += int(np.count_nonzero(equal)) - skipped
             differ += int(np.count_nonzero(~equal))
     if hint is not None:
         entries = IndexReader(hint, named).count()
-        if differ * _STRAYS > agree:
+        if differ * _RIGHT_PER_WRONG_ENTRY > agree:
             said.against.append(f"{differ} of {compared} entries of the index are not where its records begin")
         elif last - named - entries > CHECKPOINT_INTERVAL:
-            # a crash leaves an index no further behind its data than that
+            # after a crash an index lags behind its data by at most the checkpoint interval
             said.against.append(f"the index lists {entries} records, and it has {last - named}")
         elif agree:
             said.indexed = True
@@ -280,16 +293,16 @@ def _compare(
 
 
 def _named_beside(view: SegmentView, around: SegmentSurroundings) -> bool:
-    """Whether request ids tell partitions apart here: the segments beside this one name theirs, or there is none."""
+    """Whether request ids are evidence here: those of the other segments name the partition, or there are no others."""
     key = around.control.header.cluster_key
     own, strange = beside(around.segments, view.first_transaction_id, around.partition, key)
     return own > 0 or not strange
 
 
 def foreign(view: SegmentView, around: SegmentSurroundings) -> str | None:
-    """Why a segment's data file is not surely the partition's own, in words; None when it is, or holds no whole header.
+    """Why a segment's data file is not proven to be the partition's own, in words; None when it is, or has no whole header.
 
-    A file whose header and first record agree on another first id than its name was renamed; that is no matter of whose it is.
+    A file whose header and first record agree on another first id than its name was renamed, but is not foreign: None.
     """
     if view.data is None:
         return None

@@ -1,10 +1,11 @@
-"""Pruning the quarantine: what old repairs kept is given up, and with it the way back.
+"""Pruning the quarantine: deleting the kept copies of old repairs, which can then no longer be undone.
 
-A pruned entry keeps its manifest, marked *pruned*, as a record of what was done; the copies go.  The manifest is the one durable
-step: before it the entry is whole, behind it the copies are nobody's, and the next writer removes what a crash left of them.
+A pruned entry keeps its manifest, marked *pruned*, as a record of the repair; its copies are deleted.  Writing the manifest is
+the commit point: before it the entry is complete, after it the copies are garbage.  The next writer deletes the copies that a
+crash left.
 
-Repairs of the same files are taken back latest first.  So an entry is pruned only together with every earlier one of the same
-places: an earlier one that stayed could never be taken back any more.
+Repairs of the same files can only be undone latest first.  So an entry is pruned only together with all earlier entries of the
+same partitions: an earlier one could never be undone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ACTION = "drop-kept-copies"
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """A plan to prune: the ids of the entries, oldest first, and how many bytes of kept copies each one has."""
+    """A plan to prune.  `entries`: id and bytes of kept copies of each entry, oldest first."""
 
     plan: Plan
     storage: Path
@@ -40,15 +41,15 @@ class Prune:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all kept copies that go."""
+        """Bytes of all copies to be deleted."""
         return sum(size for _, size in self.entries)
 
 
 def plan_prune(storage: Path, *, older_than: float, keep: int = 0) -> Prune:
-    """Plan to give up what repairs kept that are `older_than` seconds old or older, but for the latest `keep` of all.
+    """Plan to prune the applied repairs that are at least `older_than` seconds old, except the latest `keep` of all.
 
-    Read-only.  Only repairs that are applied have something to give up.  Raises InvalidRequestError for a number that cannot be
-    meant, RefusedError while a repair is interrupted, DamageError for an entry that cannot be read, DiskReadError.
+    Also completes a prune that a crash cut short.  Read-only.  Raises InvalidRequestError for a negative number, RefusedError
+    while a repair is interrupted or a commit journal is in force, DamageError for an unreadable entry, DiskReadError.
     """
     if not older_than >= 0 or keep < 0:
         raise InvalidRequestError(f"an age of {older_than} s or {keep} to keep cannot be meant")
@@ -57,9 +58,8 @@ def plan_prune(storage: Path, *, older_than: float, keep: int = 0) -> Prune:
     refuse_marked(storage)
     entries = list_entries(storage, store)
     applied = [entry for entry in entries if entry.state is RepairState.APPLIED]
-    chosen = [
-        entry for entry in entries if entry.state is RepairState.PRUNED and kept_bytes(entry)
-    ]  # cut short by a crash
+    # pruned entries with copies left: an earlier prune that a crash cut short
+    chosen = [entry for entry in entries if entry.state is RepairState.PRUNED and kept_bytes(entry)]
     chosen += _chosen(applied, len(applied) - keep, disk.now_ms() / 1000 - older_than)
     sizes = tuple((entry.id, kept_bytes(entry)) for entry in chosen)
     steps = tuple(_step(entry, size) for entry, (_, size) in zip(chosen, sizes, strict=True))
@@ -82,15 +82,15 @@ def _chosen(applied: Sequence[QuarantineEntry], most: int, before: float) -> lis
     stay: set[str] = set()
     for place, entry in enumerate(applied):
         old = datetime.fromisoformat(entry.created).timestamp() <= before
-        if old and place < most and not stay & _places(entry):
+        if old and place < most and not stay & _touched_names(entry):
             chosen.append(entry)
         else:
-            stay |= _places(entry)
+            stay |= _touched_names(entry)
     return chosen
 
 
-def _places(entry: QuarantineEntry) -> set[str]:
-    """The partitions' directories, and files beside them, that a repair touched; of a page store, the one with the log."""
+def _touched_names(entry: QuarantineEntry) -> set[str]:
+    """The top-level names that a repair changed: partition directories and files beside them; of a page store, the log's."""
     return {file.path.split("/")[0] for file in entry.files} | {str(move.partition) for move in entry.moves}
 
 
@@ -106,9 +106,9 @@ def kept_bytes(entry: QuarantineEntry) -> int:
 
 
 def prune(prepared: Prune) -> int:
-    """Carry a plan out and return the bytes that came free; whether it is wanted was asked before.
+    """Carry out a plan and return the number of bytes freed.  The caller has asked for confirmation.
 
-    Takes the DirectoryLock.  An interrupt between two entries leaves each either whole or pruned.  Raises DirectoryLockedError,
+    Takes the DirectoryLock.  After an interrupt each entry is either complete or pruned.  Raises DirectoryLockedError,
     RefusedError, StalePlanError when the quarantine is no longer what the plan was made for, DamageError, DiskError.
     """
     storage = prepared.storage
@@ -129,7 +129,7 @@ def prune(prepared: Prune) -> int:
                     f"{quarantine_directory(storage) / name}: changed since the plan was made; nothing was modified",
                     advice="make the plan again",
                 )
-        roll_back_interrupted(storage, store)  # makes durable, and clears away, what a crash left open
+        roll_back_interrupted(storage, store)  # completes and cleans up after a crash
         for name, size in prepared.entries:
             if found[name].state is RepairState.APPLIED:
                 give_up(found[name], size)

@@ -1,19 +1,24 @@
-"""Rebuilding indexes from the data alone: the same bytes as the release writes, and only what differs is replaced.
+"""Rebuilding indexes from the data files: the same bytes as the release writes.  Only indexes that differ are replaced.
 
-What an index holds:
+==========================  ============================================================================================
+part of an index            its content
+==========================  ============================================================================================
+header                      the present one if version, cluster key, partition and first id are right, since only it has
+                            the index's creation time (a moment off the data file's); else made from the data file's header
+entry of a valid record     the record's byte offset
+entries after the last      those of the present index that tell how many records began in a torn tail, or that records
+valid record                went on up to the next segment; kept until the tail is cut, as nothing else tells this
+entries of lost records     entries are addressed by position, so each needs one.  The first lost record of a damaged span:
+                            the start of the span.  Each other one: its present entry, if it lies inside the span and
+                            rises; else the span's last byte.  A reader finds no record of the id at such an offset
+entries of skipped ids      (between two intact records) the offset of the record after them, which has another id
+==========================  ============================================================================================
 
-- The header: the present one where version, cluster key, partition and first transaction id are right (its creation time
-  differs from the data file's by a moment, which only it knows), otherwise one made from the data file's header.
-- For each record its offset, up to the last believable record.  Behind it only what the present index knows of a lost end, until
-  that is cut: how many records began in a torn tail, or that they went on up to the next segment.  Nothing else tells.
-- For records in the middle that cannot be read: entries are found by place, so there must be one.  The first lost record of
-  a damaged span stands at the span's start.  Where the others begin only the old index knows: its entry is kept when it lies
-  inside the span and rises; otherwise the entry is the span's last byte.  Whoever reads there finds no record with that id.
-- For ids that are skipped between two intact records: the offset of the record behind them, which has another id.
+Two kinds of index are left as they are, because they are the only evidence of a loss:
 
-The index of a partition's last segment may prove that its data file has lost records (`engine.log.evidence`).  It is the only
-one that knows, so it is left as it is, for recover.  So is an index whose entry for the first record behind damage lies inside
-the damage: what stands there may be the data of a record that is lost (`engine.repair.embedded`), and only this entry tells.
+- the last segment's index, when it proves that its data file has lost records (`engine.log.evidence`); recover handles it;
+- an index whose entry for the first record after damage points inside the damage: the record found there may be another
+  record's data (`engine.repair.embedded`).
 """
 
 from __future__ import annotations
@@ -74,11 +79,11 @@ _CHUNK = 16384
 
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
-    """What the index at `path` should be: `header` bytes, then the entries that scanning `content` from id `begins` gives.
+    """The index that should be at `path`: `header` bytes, then the entries from scanning `content`, whose first id is `begins`.
 
-    `hint` is the present index, for the scanner and for entries inside damaged spans; `ceiling` the id with which the next
-    segment begins.  `keeps_end`: what the present index knows of a lost end stays.  `doubts`: a record that the present index
-    has inside the damage in front of it is not taken for one.
+    `hint`: path of the present index, for the scanner and for entries inside damaged spans.  `ceiling`: first id of the next
+    segment.  `keeps_end`: keep the present index's entries of a lost tail.  `doubts`: raise EmbeddedRecordError for a record
+    that may be embedded in the damage in front of it.
     """
 
     path: PurePath
@@ -93,8 +98,8 @@ class IndexPlan:
     def chunks(self) -> Iterator[bytes]:
         """The bytes of the index.
 
-        Raises DiskReadError, DamageError when a part of the data was given up unread, or its end is out of order,
-        EmbeddedRecordError.
+        Raises DiskReadError; DamageError when the scan gave up a part of the data unread, or when the data file ends with
+        records out of order; EmbeddedRecordError.
         """
         yield self.header
         with hint_of(self.hint) as source:
@@ -126,7 +131,7 @@ class IndexPlan:
             following, span = item.first_transaction_id + len(item), None
         if self.keeps_end and hint is not None:
             yield from self._lost_end(hint, following, span)
-        if span is not None and span.cause is DamageCause.RECORD_ORDER:  # a gap of ids has a record behind it
+        if span is not None and span.cause is DamageCause.RECORD_ORDER:  # wrong ids up to the end: not a gap of ids
             raise DamageError(
                 f"{name}: records with other ids stand where transaction {span.transaction_id} is expected, up to the end; the"
                 " present index may tell which they are, so it stays"
@@ -143,7 +148,10 @@ class IndexPlan:
             )
 
     def _lost_end(self, hint: ByteSource, following: int, span: Damage | None) -> Iterator[bytes]:
-        """The entries that verify does not call too many either: in a torn tail, or up to the beginning of the next segment."""
+        """The present entries after the last record that a torn tail explains, or that reach exactly to the next segment.
+
+        Verify does not report these entries as surplus.
+        """
         listed = IndexReader(hint, self.begins)
         torn = span if span is not None and span.cause is DamageCause.TORN_TAIL else None
         many = IndexComparison(listed).explained_by_tail(torn, self.content.size(), following)
@@ -153,7 +161,7 @@ class IndexPlan:
             yield encode_entries(listed.entries(following + at, min(_CHUNK, many - at)).tolist())
 
     def _lost(self, span: Damage, first: int, count: int, hint: ByteSource | None) -> Iterator[bytes]:
-        """Entries for `count` records from `first` on, which are lost in a span."""
+        """Entries for the `count` records from id `first` on that are lost in a damaged span."""
         before = span.offset
         for at in range(0, count, _CHUNK):
             wanted = min(_CHUNK, count - at)
@@ -172,7 +180,7 @@ class IndexPlan:
             yield encode_entries(entries)
 
     def differs(self, index: FileState | None) -> str | None:
-        """Why the present index is not this one; None when it is.  Goes through the whole data file.  Raises as `chunks`."""
+        """How the present index differs, in words; None when it does not.  Scans the whole data file.  Raises as `chunks`."""
         present = Content(str(self.path), ()) if index is None else Content.of_file(index.path, index.size)
         position, wrong, first, header = 0, 0, None, None
         for part in self.chunks():
@@ -199,7 +207,7 @@ class IndexPlan:
         return None
 
     def stop(self) -> int:
-        """The id behind the last that it has an entry for.  Goes through the whole data file.  Raises as `chunks`."""
+        """The id after the last entry.  Scans the whole data file.  Raises as `chunks`."""
         return self.begins + (sum(map(len, self.chunks())) - HEADER_SIZE) // ENTRY_SIZE
 
     def replacement(self) -> Replace:
@@ -211,7 +219,7 @@ class IndexPlan:
 def index_header(
     data: SegmentHeader, index: SegmentHeader | None, control: ControlFile | None, partition: int, begins: int
 ) -> bytes:
-    """The header that an index should have: the present one where it is right, else the data file's with what is known."""
+    """The header that an index should have: the present one if it is right, else one made from the data file's header."""
     key = data.cluster_key if control is None else control.header.cluster_key
     right = (FORMAT_VERSION, key, partition, begins)
     if index is not None and (index.version, index.cluster_key, index.partition, index.first_transaction_id) == right:
@@ -221,7 +229,10 @@ def index_header(
 
 @dataclass(frozen=True, slots=True)
 class _SegmentTask:
-    """A segment whose index is to be looked at."""
+    """A segment whose index is checked.  `everything`: it is rebuilt even if it is right.
+
+    `segments`: all segments of the partition.  `proven`: up to where transactions were there, as files and marks prove.
+    """
 
     storage: PurePath
     partition: int
@@ -233,19 +244,19 @@ class _SegmentTask:
 
     @property
     def files(self) -> SegmentFiles:
-        """The segment's files, for what is told of them."""
+        """The segment's files, for findings."""
         view = self.segment
         where = Where(self.storage, self.partition, view.data_path.parent)
         return SegmentFiles(where, view.first_transaction_id, view.data_path, view.index_path)
 
     def around(self, control: ControlFile) -> SegmentSurroundings:
-        """What the segment is judged by."""
+        """What the segment's provenance is judged by."""
         return SegmentSurroundings(control, self.partition, self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class _SegmentPlan:
-    """What became of it: an index to write and why, or what is left to a person and why, or neither."""
+    """The outcome of a task: an index to write (`wanted`), a finding left to the operator (`undecided`), or neither; and why."""
 
     partition: int
     wanted: IndexPlan | None = None
@@ -262,11 +273,11 @@ def plan_rebuild_index(
 ) -> Repair:
     """Plan to rebuild the indexes of a storage directory, of one of its partitions or of one segment.
 
-    Only indexes that differ from what the data gives are replaced, or all with `everything`.  What cannot be read is left,
-    and stands in `undecided`.  Read-only.  The workers of `executor`, by default this thread alone, read the segments.
+    Only indexes that differ from the data are replaced, or all with `everything`.  Segments that cannot be read are left, with a
+    finding in `undecided`.  Read-only.  The segments are read by `executor`, by default in the calling thread.
 
     Raises NotWaltzError, RefusedError outside of a storage directory or when a repair was interrupted, InvalidRequestError
-    for a partition that cannot be, DiskReadError.
+    for an impossible partition, DiskReadError.
     """
     target = resolve(path)
     if target.storage is None or target.kind is TargetKind.CONTROL:
@@ -284,7 +295,7 @@ def plan_rebuild_index(
     strays = () if view.control is None else beyond(view.partitions, view.control)
     for number, partition in view.partitions.items():
         if partition in strays:
-            continue  # no partition of this cluster: verify notes it
+            continue  # the number is beyond the cluster's partitions: verify notes it
         draft.partitions.add(number)
         proven = evidence(partition, None)
         tasks += [
@@ -312,7 +323,7 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
     name = segment.first_transaction_id
     try:
         header = read_segment_header(segment.data)
-        assert segment.data is not None  # of such segments the tasks are
+        assert segment.data is not None  # tasks are made of segments with a data file
         if header is None:
             behind = (one.first_transaction_id for one in task.segments if one.data is not None)
             following = min((first for first in behind if first > name), default=None)
@@ -344,7 +355,7 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
 
 
 def _foreign(task: _SegmentTask, header: SegmentHeader, begins: int) -> str | None:
-    """Why a data file is not surely the partition's own; without a control file only its place tells."""
+    """Why a data file is not proven to be the partition's own; without a control file its header must match its path."""
     if task.control is not None:
         return foreign(task.segment, task.around(task.control))
     if (header.version, header.partition, header.first_transaction_id) != (FORMAT_VERSION, task.partition, begins):
@@ -353,7 +364,7 @@ def _foreign(task: _SegmentTask, header: SegmentHeader, begins: int) -> str | No
 
 
 def _placed(control: ControlFile | None, partition: int, name: int, header: SegmentHeader) -> Code:
-    """The code for a header that stands against its place, or for records that do so behind one that is right."""
+    """The code for a header that contradicts its path, or for foreign records behind a right header."""
     if control is not None and header.cluster_key != control.header.cluster_key:
         return Code.SEGMENT_KEY
     renamed = header.partition == partition and header.first_transaction_id != name

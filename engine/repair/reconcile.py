@@ -1,11 +1,11 @@
-"""What the replicas of a cluster have agreed on about a partition, as a part of its recovery on one of them.
+"""Applying the decision of a comparison of all replicas (`engine.compare`) to the recovery of one replica.
 
-Recovery looks at one replica and takes from others what is lost.  A comparison of all replicas (`engine.compare`) knows more: up
-to which transaction they are kept, behind which one this replica goes on with what no quorum ever held, and which of its records
-are intact but not those that a quorum holds.  Here that knowledge becomes cuts and losses, before anything else is planned; what
-was cut is then restored, as far as it was promised here, like anything that is lost.
+Recovery alone sees one replica, and takes lost records from others.  The comparison adds three facts (`Agreed`): the last
+transaction that is kept, the transaction after which this replica has records that no quorum held, and intact records here
+that differ from the quorum's.  They become cuts and losses before anything else is planned.  Recovery then restores what was
+cut, as far as it was acknowledged here, like any other loss.
 
-What may be done to an intact record here that the replicas do not keep:
+What happens to an intact record here that the replicas do not keep:
 
 ==================================== ============================ ===============================================
 where it stands                      without --allow-data-loss    with it
@@ -15,8 +15,8 @@ above it                             goes                         goes
 the mark is unknown                  stays; a finding says so     goes
 ==================================== ============================ ===============================================
 
-Above the mark nobody was promised anything if the replicas that were compared are all there are.  The planner cannot know that,
-so each step by which intact records go says that it loses data.
+A record above the mark was never acknowledged, provided that all replicas took part in the comparison.  The planner cannot
+check that, so every step that removes intact records is marked as losing data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from waltzctl.formats.segment import HEADER_SIZE
 
 @dataclass(slots=True)
 class Reconciliation:
-    """Prepares the parts of one partition.  `removed`: segments that go unless something is restored into their place."""
+    """Applies the agreement to the segments of one partition.
+
+    `removed`: segments that are removed unless restored records take their place.
+    """
 
     context: RepairContext
     agreed: Agreed
@@ -41,7 +44,7 @@ class Reconciliation:
     removed: list[RepairedSegment]
 
     def prepare(self) -> None:
-        """Cut, and turn outvoted records into losses.  Raises DiskReadError."""
+        """Cut the partition and turn outvoted records into losses, where allowed.  Raises DiskReadError."""
         if self.agreed.cut_after is not None and self.allowed(self.agreed.cut_after + 1, None):
             self.cut(self.agreed.cut_after)
         for first, last in self.agreed.outvoted:
@@ -49,7 +52,7 @@ class Reconciliation:
                 self.outvote(first, last)
 
     def allowed(self, first: int, last: int | None) -> bool:
-        """Whether intact records from `first` on may be touched; a finding where not."""
+        """Whether intact records `first` to `last` (None: to the end) may be removed; adds a finding when not."""
         context, mark = self.context, self.mark
         if context.allow_data_loss or (mark is not None and first > mark):
             return True
@@ -63,7 +66,7 @@ class Reconciliation:
         return False
 
     def cut(self, after: int) -> None:
-        """Take away what stands behind a transaction."""
+        """Cut everything after a transaction."""
         context = self.context
         parts = sorted(context.segments, key=lambda part: part.first)
         staying = [part for part in parts if part.first <= after + 1]
@@ -101,7 +104,7 @@ class Reconciliation:
         return True
 
     def outvote(self, first: int, last: int) -> None:
-        """Make a loss of intact records that are to be replaced."""
+        """Turn intact records `first` to `last` (inclusive), which are to be replaced, into losses."""
         parts = sorted((part for part in self.context.segments if part.survey is not None), key=lambda part: part.first)
         for part, behind in zip(parts, [*parts[1:], None], strict=False):
             low = max(first, part.first)
@@ -113,7 +116,7 @@ class Reconciliation:
                 )  # fmt: skip
 
     def finish(self) -> None:
-        """Remove the segments behind the cut; those into whose place something was restored are written anew already."""
+        """Remove the segments after the cut, except those that restored records have replaced."""
         context = self.context
         restored = {part.first for part in context.segments if part.content is not None}
         for part in reversed(self.removed):

@@ -1,11 +1,11 @@
-"""Recovery: what can be proven is restored, what a crash leaves is cleared, and what is lost is named.
+"""Recovery of a storage directory: restore what can be proven, clear what a crash leaves, report what is lost.
 
-The plan for a storage directory consists of the control file's repair (`engine.repair.recover_control`) and, for each
-partition, of headers, losses, indexes and left-overs (`engine.repair.recover_partition`).  All of it is one entry of the
-quarantine, so that one undo brings everything back.
+The plan consists of the control file's repair (`engine.repair.recover_control`) and, for each partition, of the repair of
+headers, losses, indexes and leftover files (`engine.repair.recover_partition`).  All of it becomes one quarantine entry, so
+that one undo takes everything back.
 
-Nothing is ever papered over: a lost record stays a finding until a replica gives it back.  What is given up by explicit wish
-enters the ledger of accepted losses (`engine.repair.recover_ledger`) in the same repair.
+A loss is never hidden: a lost record stays a finding until it is restored from a replica.  A loss that the operator accepts
+(``--allow-data-loss``) enters the ledger of accepted losses (`engine.repair.recover_ledger`) in the same repair.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def plan_recover(
     """Plan the recovery of a storage directory, or of one of its partitions.  Read-only.
 
     `replicas`: storage directories of other replicas, from which damaged and missing records are restored.
-    `allow_data_loss`: split segments around what is lost, give up what cannot be decided.  `agreed`: what a comparison of all
-    replicas of a partition found to be kept, and what it found to be cut or replaced here.
+    `allow_data_loss`: split segments around lost records, and give up what cannot be decided.  `agreed`: for each partition
+    what a comparison of all its replicas decided to keep, and what to cut or replace in this replica.
 
-    Raises NotWaltzError, InvalidRequestError for a partition that cannot be, MismatchError for a replica of another
+    Raises NotWaltzError, InvalidRequestError for an impossible partition, MismatchError for a replica of another
     cluster, RefusedError while a commit journal is in force, DiskReadError.
     """
     target = resolve(path)
@@ -111,7 +111,7 @@ def _numbers(view: StorageView, control: ControlFile, partitions: Collection[int
 
 
 def _not_ours(draft: PlanDraft, view: PartitionView, control: ControlFile) -> Finding:
-    """A note about a directory that no partition of this cluster has."""
+    """A note about a directory whose number is beyond the cluster's partitions."""
     said = f"the control file has partitions 0 to {len(control.partitions) - 1}, and none of this number; it is left as it is"
     return make_finding(
         Code.PARTITION_NOT_ASSIGNED, view.path, said, storage_directory=draft.storage, partition=view.partition

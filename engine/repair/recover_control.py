@@ -1,13 +1,18 @@
-"""Mending the control file: what its own redundancy proves is restored, everything else is left for a person.
+"""Mending the control file from its own redundancy; what that does not prove is left to the operator.
 
-An invalid struct becomes a copy of the valid one beside it; in the released layout with the sequence number before it, so that
-the valid one stays in force.  A stored partition id that is not its place is written anew when the pair beside it is
-valid.  The number of partitions follows from the file's length when every info that fits in reads well and nothing shows that the
-file was longer: a file that was cut at the end of an info reads well too, and its other partitions would be forgotten.  Zeros
-with which release 0.13.2 extended a file of the documented layout are cut off.
+=============================  ==========================================================================================
+damage                         repair
+=============================  ==========================================================================================
+one struct of a pair invalid   copy of the valid one; in the released layout with the preceding sequence number, so that the
+                               valid one stays in force
+wrong stored partition id      rewritten as the info's place says, if the pair is valid
+wrong number of partitions     follows from the file's length, if every info is sound and nothing shows that the file was
+                               longer (a file cut after an info is sound too, and would lose its other partitions)
+zeros after the infos          cut off: release 0.13.2 extends files of the documented layout when it fails to open them
+=============================  ==========================================================================================
 
-A marked file (`engine.storage.journal_state`) is mended only where nothing opens the directory as it is, no further than that,
-and stays marked: the journal is to be written back before anything else is judged.
+A file marked as having a commit journal (`engine.storage.journal_state`) is mended only as far as needed to open the directory,
+and stays marked: the journal has to be written back before anything else is judged.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ from waltzctl.formats.control import (
 def plan_control(
     draft: PlanDraft, view: StorageView, partitions: Collection[int] | None, *, allow_data_loss: bool
 ) -> ControlFile | None:
-    """Plan the repair of the control file; return it as it will be, or None when nothing can be done without it."""
+    """Plan the repair of the control file; return it as repaired, or None when no partition can be planned for."""
     path, control = view.control_path, view.control
     if view.control_state is None and (kind := special_kind(path)) is not None:
         said = f"it is {kind}, not a regular file"
@@ -77,12 +82,12 @@ def plan_control(
 
 
 def opens(control: ControlFile) -> bool:
-    """Whether a directory with this control file is opened, whatever is wrong with single partitions."""
+    """Whether a node opens a directory with this control file, apart from damage of single partitions."""
     return control.size_fits and control.header.version == CONTROL_VERSION
 
 
 class _Mender:
-    """Edits a copy of the control file in memory."""
+    """Mends a copy of the control file in memory and collects the edits."""
 
     def __init__(self, draft: PlanDraft, view: StorageView, control: ControlFile, *, allow_data_loss: bool) -> None:
         from waltzctl.engine.durable import disk
@@ -102,19 +107,19 @@ class _Mender:
         self.control = decode_control(self.data)
 
     def finish(self) -> None:
-        """Hand the edits over."""
+        """Add the collected edits to the draft."""
         if self.cut is not None:
             self.draft.edits.append(Cut(self.path, self.cut))
         self.draft.edits += self.writes
 
     def mend_size(self) -> bool:
-        """Make header and length agree, when only one reading of the file makes sense."""
+        """Make the header's number of partitions and the file's length agree; False when the infos do not tell which is right."""
         control, stated = self.control, self.control.header.num_partitions
         layout, held = control.layout, len(self.control.partitions)
         offset, size = CONTROL_HEADER.offset_of("num_partitions"), CONTROL_HEADER.size_of("num_partitions")
         longer = self._was_longer(stated, held)
         if layout.file_size(held) == control.size and held and not longer and all(map(_sound, control.partitions)):
-            # the number that is wrong may have been a turned one: the file that names the journal tells it as well
+            # a marked header stores the number inverted; the journal's state file says as well that it was marked
             marked = control.header.journaled or FileState.of(state_path(self.draft.storage)) is not None
             turned = ", turned round as before: a commit journal is in force" if marked else ""
             self.draft.step(
@@ -132,7 +137,7 @@ class _Mender:
         return False
 
     def _was_longer(self, stated: int, held: int) -> str | None:
-        """Why the file may have had more infos than the `held` ones; None where only the header's number can be wrong."""
+        """Why the file may have had more than `held` infos, in words; None when only the header's number can be wrong."""
         beyond = [number for number in partition_directories(self.path.parent) if number >= held]
         if beyond:
             return f"there is a directory of partition {beyond[-1]}: infos are missing at the file's end"
@@ -141,14 +146,14 @@ class _Mender:
         return None
 
     def cut_extension(self) -> None:
-        """Cut off the zeros that a release put behind the infos of the documented layout."""
+        """Cut off the zeros that release 0.13.2 wrote after the infos of the documented layout."""
         self._cut(
             len(self.control.partitions),
             "zeros that release 0.13.2 put behind the infos of the documented layout when it failed to open the directory",
         )
 
     def _cut(self, partitions: int, reason: str) -> None:
-        """Keep the infos of so many partitions."""
+        """Cut the file after the infos of the first `partitions` partitions."""
         self.cut = self.control.layout.file_size(partitions)
         self.draft.step(
             "cut-control-file", self.path, None, reason, offset=self.cut, length=self.control.size - self.cut
@@ -157,7 +162,7 @@ class _Mender:
         self.control = decode_control(self.data)
 
     def mend_version(self) -> None:
-        """Restore the version when the rest of the file reads well."""
+        """Restore the version if any struct of the file is valid."""
         offset, size = CONTROL_HEADER.offset_of("version"), CONTROL_HEADER.size_of("version")
         version = self.control.header.version
         if any(struct.valid for info in self.control.partitions for struct in info.structs):

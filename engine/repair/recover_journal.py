@@ -1,8 +1,8 @@
-"""Giving up a commit journal that is lost for good: the mark of the control file goes, and the file that names the journal.
+"""Giving up a lost commit journal: the control file's mark and the state file that names the journal are removed.
 
-Nothing else is changed.  What stood in the journal only, verify then names where marks and indexes prove it, and `recover --from`
-brings it back from a replica.  The journal's file stays where it is, so that undo, while nothing was written since, leaves a
-directory that is put right at its next opening after all.
+Nothing else is changed.  Records that were only in the journal are then lost: verify reports them as far as marks and indexes
+prove them, and `recover --from` restores them from a replica.  The journal file itself is not touched, so that after an undo
+(as long as nothing was written since) the next opening of the directory can still write it back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMMAND = "recover"
 
 
 def plan_forget_journal(path: PurePath) -> Repair:
-    """Plan that the journal of a storage directory is no longer in force; no steps where none is.  Read-only.
+    """Plan to take the commit journal of a storage directory out of force; no steps when none is in force.  Read-only.
 
     Raises NotWaltzError, RefusedError when a repair was interrupted, DiskReadError.
     """

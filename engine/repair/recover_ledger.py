@@ -1,8 +1,8 @@
-"""The ledger of accepted losses in a recovery: what a plan gives up enters it, what a plan brings back leaves it.
+"""Updating the ledger of accepted losses in a recovery: losses given up are entered, losses restored are removed.
 
-The ledger is one more file of the repair.  So a crash leaves edits and entries together or neither, and undo takes both back.
-Entries that are over without a repair (a running cluster brought the transactions back) stay in the file and are named by
-nobody; `recover --forget-losses` removes them, like those that somebody no longer wants to hear of.
+The ledger is a file of the repair like the others, so edits and ledger entries are durable together, and undo reverts both.
+Entries whose transactions came back without a repair (from a running cluster) stay in the file and are no longer reported;
+`recover --forget-losses` removes them, and also entries that the operator no longer wants to be reported.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ COMMAND = "recover"
 
 
 def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark: int | None, steps_before: int) -> None:
-    """What a partition's plan, of which all is known, means for its losses: `present` are those in the ledger now.
+    """Plan the ledger changes that follow from a partition's finished plan.
 
-    `mark`: the local low-water mark before; `steps_before`: how many steps of the plan are about something else.
+    `present`: the partition's losses in the ledger now.  `mark`: the local low-water mark before the repair, None when unknown.
+    `steps_before`: number of steps of the draft that precede this partition's.
     """
     draft, after = context.draft, -1 if mark is None else mark
     if context.lowered_to is not None:
@@ -80,9 +81,9 @@ def _held(context: RepairContext) -> Iterable[Ids]:
 
 
 def plan_ledger(draft: PlanDraft, ledger: Ledger) -> None:
-    """Add the edit that writes the ledger anew, where the plan changes it.
+    """Add the edit that replaces the ledger, if the plan changes it.
 
-    Raises RefusedError when it is damaged: written anew, it would look as if nothing more had been given up.
+    Raises RefusedError when it is damaged: the new ledger would silently drop the losses of the damaged one.
     """
     if ledger.fault is not None:
         draft.leave(ledger_damaged(ledger_path(draft.storage), ledger.fault, draft.storage))
@@ -107,7 +108,7 @@ def _write(draft: PlanDraft, kept: Sequence[AcceptedLoss], new: Sequence[Accepte
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """The bytes of a ledger; the `new` losses get the time at which it is asked for them."""
+    """The bytes of a ledger; the `new` losses get the time of the call."""
 
     kept: tuple[AcceptedLoss, ...]
     new: tuple[AcceptedLoss, ...]
@@ -121,8 +122,8 @@ class _Contents:
 def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) -> Repair:
     """Plan that the ledger forgets the losses of a storage directory, or of some partitions.  Read-only.
 
-    Raises NotWaltzError, InvalidRequestError for a partition that cannot be, RefusedError when a repair was interrupted, or for
-    single partitions of a ledger that is damaged; DiskReadError.
+    Raises NotWaltzError, InvalidRequestError for an impossible partition, RefusedError when a repair was interrupted, or when
+    single partitions are named and the ledger is damaged; DiskReadError.
     """
     target = resolve(path)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):

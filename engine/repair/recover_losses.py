@@ -1,8 +1,17 @@
-"""What is done about each loss of records in a partition: restored from a replica, cut, split off, or left to a person.
+"""What recovery does about each loss of records in a partition.
 
-Losses come in four kinds: inside a segment, at the end of a segment that is not the last, between two segments (gap), and at
-the end of the partition.  Positions are those in the file as it is, so losses of one segment are handled from its end to its
-beginning.
+A loss is restored from a replica, cut, split off, or left to the operator.  Four kinds are handled:
+
+========================================  ======================================================
+kind                                      handled by
+========================================  ======================================================
+inside a segment                          `LossPlanner.inner`
+end of a segment that is not the last     `LossPlanner.gap` (as the torn end of the first segment)
+between two segments                      `LossPlanner.gap`
+end of the partition                      `LossPlanner.end`
+========================================  ======================================================
+
+Offsets are those in the file before the repair, so the losses of one segment are handled from its end to its beginning.
 """
 
 from __future__ import annotations
@@ -34,8 +43,8 @@ from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 class LossPlanner:
     """Decides about losses; adds steps, findings and changed contents to the context.
 
-    `mark`: the local low-water mark, None where nothing tells it; `durable_to`: the last transaction that is proven to have been
-    durable.
+    `mark`: the local low-water mark, None when unknown.  `durable_to`: the last transaction that is proven to have been durable.
+    `_maybe_embedded`: (segment, offset) of each loss that a possibly embedded record follows (`engine.repair.embedded`).
     """
 
     context: RepairContext
@@ -45,7 +54,7 @@ class LossPlanner:
     witnesses: Witnesses = field(init=False)
     records: ReplicaRecords = field(init=False)
     rivals: Rivals = field(init=False)
-    _doubted: set[tuple[int, int]] = field(default_factory=set)
+    _maybe_embedded: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.witnesses = Witnesses(self.context)
@@ -53,25 +62,27 @@ class LossPlanner:
         self.rivals = Rivals(self.context, self.replicas)
 
     def settle(self, part: RepairedSegment) -> None:
-        """Where ids at the end of a segment are out of order, settle whether they are wrong or others are missing in front.
+        """Decide what out-of-order ids at the end of a segment mean: the ids are wrong, or records in front are missing.
 
-        The records themselves do not tell, and an index may have been made from either.  A replica tells: by the same record
-        under the same id, or by records of the same lengths under those that are expected.  Where none does, data loss that is
-        allowed is that of the ids in front: the records stay.
+        Neither the records nor the index can tell; the index may have been built from either.  The evidence, in this order:
+
+        1. A replica has the same record under the same id: the ids are right, records in front are missing.
+        2. A replica has records of the same lengths under the expected ids: the ids are wrong.
+        3. No replica decides, and data loss is allowed: the records stay, the ids in front are lost.
         """
         found, content, records = part.survey, part.original, self.records
         if found is None:
             return
-        assert content is not None  # which was surveyed
-        found = self._without_data(part, found)
+        assert content is not None  # a survey has content
+        found = self._without_embedded(part, found)
         rest, tail = by_ids(content, found, part.ceiling), found.tail
         if rest is not None:
-            assert tail is not None  # it is what the ids are asked about
+            assert tail is not None  # `by_ids` returned a survey of the tail
             head = rest.losses[len(found.losses) - 1]
             here = Neighbours(self.witnesses.before(part, tail.first), None)
             if records.hold(part, head):
                 part.survey = rest
-            elif head.stop == head.first:  # a repeat in front of right ids, or the wrong ids up to the end
+            elif head.stop == head.first:  # either a repeat in front of right ids, or all ids up to the end are wrong
                 part.survey = replace(found, losses=(*found.losses[:-1], replace(tail, either=True)))
             elif self.context.allow_data_loss and isinstance(records.prove(tail.first, tail.first + 1, here), Refusal):
                 part.survey = rest
@@ -79,12 +90,12 @@ class LossPlanner:
         if (
             tail is not None
             and self.context.allow_data_loss
-            and (twice := self._goes_on_behind(part, found)) is not None
+            and (twice := self._confirmed_by_next_segment(part, found)) is not None
         ):
             part.survey, part.ceiling = twice, None
             return
         if self.replicas:
-            found = self._shifted(part, found)
+            found = self._join_shifted(part, found)
         other = by_places(found) if self.replicas else None
         if other is None or records.hold(part, found.losses[-1]):
             return
@@ -93,11 +104,11 @@ class LossPlanner:
         if records.whole_tail(part, other.tail) is None:
             part.survey = found
 
-    def _goes_on_behind(self, part: RepairedSegment, found: Survey) -> Survey | None:
-        """The survey with the ids of an end that is out of order as right ones, where the next segment bears them out.
+    def _confirmed_by_next_segment(self, part: RepairedSegment, found: Survey) -> Survey | None:
+        """The survey that takes the out-of-order ids at the end as right, if the next segment confirms them; else None.
 
-        It begins with the very record that stands here under the same id: the two overlap, and their ids are right.  None
-        where it does not.
+        The next segment confirms them when its first record is also in this segment, under the same id: the two segments
+        overlap, and the ids are right.
         """
         assert part.original is not None  # it was surveyed
         following = next((one for one in self.context.segments if one.first == part.ceiling), None)
@@ -108,10 +119,11 @@ class LossPlanner:
         same = record_at(part, here)
         return rest if same is not None and same == record_at(following, HEADER_SIZE) else None
 
-    def _without_data(self, part: RepairedSegment, found: Survey) -> Survey:
-        """Where the index says that what was found behind damage may be a record's data, nothing is made of it.
+    def _without_embedded(self, part: RepairedSegment, found: Survey) -> Survey:
+        """Disregard records behind damage that may be the data of a damaged record, as the index says (`may_be_data`).
 
-        A replica with another record under its id proves that it is data.  `_doubted`: segment and offset of what stays open.
+        A replica with another record under the same id proves that they are data: they become part of the loss.  Otherwise the
+        loss enters `_maybe_embedded`.
         """
         place = 0
         while place < len(found.losses):
@@ -122,23 +134,23 @@ class LossPlanner:
                 if whole is not None:
                     part.survey = found = whole
                     continue
-                self._doubted.add((part.first, loss.offset))
-                if found.tail is not None:  # the rest of the record whose data it may be
+                self._maybe_embedded.add((part.first, loss.offset))
+                if found.tail is not None:  # the tail may be the rest of that damaged record
                     part.survey = found = replace(
                         found, losses=(*found.losses[:-1], replace(found.tail, doubtful=True))
                     )
             place += 1
         return found
 
-    def _shifted(self, part: RepairedSegment, found: Survey) -> Survey:
-        """Records that are shifted against their ids read like one that stands twice, and another that is missing further on.
+    def _join_shifted(self, part: RepairedSegment, found: Survey) -> Survey:
+        """Join a repeated record and a later missing id to one loss, when the records in between are shifted against their ids.
 
-        They are the loss of all of them where a replica proves others between the same neighbours, in as many bytes.
+        A replica proves the shift by different records between the same neighbours, in the same number of bytes.
         """
         for one, other in pairwise(found.losses):
             if not one.out_of_order or one.stop != one.first or other.length:
                 continue
-            assert other.stop is not None  # what ends a file has a length
+            assert other.stop is not None  # a loss at the end of the file has a length
             whole = replace(one, end=other.end, stop=other.stop)
             around = self.witnesses.around(part, whole)
             if None in (around.before, around.after):
@@ -165,8 +177,8 @@ class LossPlanner:
             spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
             part.shifted |= len(found) != loss.end - loss.offset
             part.content = part.content.spliced(loss.offset, loss.end, spans)
-        elif (part.first, loss.offset) in self._doubted:
-            part.keeps_index = True  # it is all that tells
+        elif (part.first, loss.offset) in self._maybe_embedded:
+            part.keeps_index = True  # the index is the only evidence
             said = (
                 f"the index has transaction {loss.stop} inside it, so that what stands behind it may be a record's data"
             )
@@ -188,7 +200,7 @@ class LossPlanner:
         )  # fmt: skip
 
     def _split(self, part: RepairedSegment, loss: Loss) -> None:
-        """Leave the loss out: what is in front stays here, what follows gets a segment of its own."""
+        """Give the loss up: records in front of it stay in this segment, records after it move to a new segment."""
         context, content = self.context, part.content
         assert content is not None
         assert part.header is not None
@@ -242,9 +254,9 @@ class LossPlanner:
         self.context.draft.leave(found, why)
 
     def gap(self, part: RepairedSegment | None, first: int, following: RepairedSegment) -> None:
-        """Ids `first` to `following.first` - 1 are missing between two segments; `part` (or nothing) is in front.
+        """Ids `first` to `following.first` - 1 are missing in front of `following`; `part` is the segment before, None for none.
 
-        `part` may end in a torn record, which belongs to what is missing.
+        `part` may end in a torn record; its id is one of the missing ones.
         """
         stop = following.first
         tail = None if part is None else part.tail
@@ -262,7 +274,7 @@ class LossPlanner:
             else:
                 self.leave_tail(part, tail, found.why, following=stop)
                 if not tail.out_of_order:
-                    return  # which tells of all that is missing up to there
+                    return  # the tail's finding covers all ids up to `stop`
         before = None if part is None else part.first
         self.context.leave(Gap(first, stop, following.first, before), found.why)
 
@@ -276,23 +288,24 @@ class LossPlanner:
         limit: int | None = None,
         whole: bool = False,
     ) -> int:
-        """The end of the partition: `first` is the next id; `proven` tells up to where transactions were here.
+        """The end of the partition; returns the next id after what was restored.
 
-        `mark` None: the local low-water mark is not known.  `limit`: nothing above the mark is restored from there on; `whole`:
-        up to there, or nothing, is.  Returns the next id after what was restored.
+        `part`: the last segment, None for none.  `first`: the id after its last record.  `mark`: the local low-water mark, None
+        when unknown.  `proven`: up to where transactions were here.  `limit`: ids from `limit` on are restored only at or below
+        the mark; with `whole`, ids up to `limit` are restored completely or not at all.
         """
         tail = None if part is None else part.tail
         wanted, required = proven.next_id, proven.required
         if limit is not None:
             wanted, required = limit if whole else min(wanted, limit), min(required, limit)
             wanted, required = max(wanted, proven.mark), max(required, proven.mark)
-        unread = tail is not None and tail.unread  # it stays, as there may be more behind it
+        unread = tail is not None and tail.unread  # an unread tail stays: there may be records in it
         why = "it was given up unread" if unread else ""
         if wanted > first and not unread:
             before = Neighbours(self.witnesses.before(part, first), None)
             listed = proven.listed if limit is None and proven.with_data > first else 0
-            here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)
-            least = max(first + 1, required)  # with less, nothing would tell any more of what is lost behind it
+            here = 0 if limit is not None or part is None or tail is None else self._whole_tail_end(part, tail)
+            least = max(first + 1, required)  # a shorter restore would remove the evidence of the ids lost after it
             ends = {wanted} if whole else {one for one in (here, listed, wanted, required) if one >= least}
             for stop in sorted(ends, reverse=True):
                 found = self.records.prove(first, stop, before)
@@ -305,24 +318,24 @@ class LossPlanner:
                     self._restore_behind(part, found, said)
                     return found.runs[-1].stop
                 why = why or found.why
-            if self.context.allow_data_loss and (held := self._held_from(first, wanted, before)) is not None:
+            if self.context.allow_data_loss and (held := self._longest_proven(first, wanted, before)) is not None:
                 self._restore_behind(part, held, _why_restored(proven, mark))
                 first, part, tail = held.runs[-1].stop, None, None
         if required > first or (whole and wanted > first):
             self._end_lost(part, tail, first, proven, required, why)
         elif tail is not None and part is not None:
-            self._torn(part, tail, mark)
+            self._torn_tail(part, tail, mark)
         return first
 
-    def _stood_here(self, part: RepairedSegment, tail: Loss) -> int:
-        """The id behind the records of an end whose bits or ids are wrong, as a replica has them in as many bytes; or 0."""
+    def _whole_tail_end(self, part: RepairedSegment, tail: Loss) -> int:
+        """The id after a tail whose bits or ids are wrong, if a replica has its records in the same number of bytes; else 0."""
         found = self.records.whole_tail(part, tail)
         return 0 if found is None else found.runs[-1].stop
 
-    def _held_from(self, first: int, stop: int, before: Neighbours) -> Proven | None:
-        """Of transactions `first` to `stop` - 1, which no replica proves as a whole, as many of the first as one proves."""
+    def _longest_proven(self, first: int, stop: int, before: Neighbours) -> Proven | None:
+        """The longest prefix of transactions `first` to `stop` - 1 that a replica proves; None for an empty one."""
         most: Proven | None = None
-        low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1
+        low, high = first, stop - 1  # binary search: proven up to `low` (exclusive), not proven up to `high` + 1
         while self.replicas and low < high:
             middle = (low + high + 1) // 2
             found = self.records.prove(first, middle, before)
@@ -335,7 +348,7 @@ class LossPlanner:
     def _end_lost(
         self, part: RepairedSegment | None, tail: Loss | None, first: int, proven: Evidence, stop: int, why: str
     ) -> None:
-        """Transactions `first` to `stop` - 1 were durable here, and nobody gives them back."""
+        """Transactions `first` to `stop` - 1 were durable here, and no replica restores them: give them up or report them."""
         context = self.context
         if context.allow_data_loss and (tail is None or not tail.kept):
             if tail is not None and part is not None:
@@ -346,24 +359,24 @@ class LossPlanner:
         if tail is not None and part is not None:
             self.leave_tail(part, tail, why)
         if part is not None and proven.with_data > max(first, proven.mark):
-            part.keeps_index = True  # it is all that knows of them
+            part.keeps_index = True  # the index is the only evidence of the lost records
         lasts = () if part is None else (self._last_stretch(part, tail, first),)
         known = replace(proven, names=min(proven.names, stop), with_data=min(proven.with_data, stop))
         for loss in end(lasts, known, proven.mark - 1 if proven.mark else None):
             context.leave(loss, why)
 
     def _last_stretch(self, part: RepairedSegment, tail: Loss | None, first: int) -> Stretch:
-        """What is here of the last segment, of which `first` is the next id, and what its index lists."""
+        """The extent of the last segment, with `first` as the id after its last record, and of its index."""
         torn = None if tail is None or tail.out_of_order else tail
         listed = part.first + part.index_entries
-        explained = 0 if torn is None else self._listed_in(part, torn)
+        explained = 0 if torn is None else self._listed_in_tail(part, torn)
         held = held_by(first, torn=torn is not None, explained=explained, uncertain=tail is not None and tail.unread)
         excess = listed > held.accounted + 1
         return Stretch(part.first, part.first, held.next_id, held.accounted, held.uncertain, listed, excess)
 
     @staticmethod
-    def _listed_in(part: RepairedSegment, tail: Loss) -> int:
-        """How many records of a torn end the index lists."""
+    def _listed_in_tail(part: RepairedSegment, tail: Loss) -> int:
+        """How many records of a torn tail the index lists."""
         hint = open_hint(part.index_path)
         if hint is None or part.data is None:
             return 0
@@ -371,8 +384,8 @@ class LossPlanner:
             comparison = IndexComparison(IndexReader(hint, part.first))
             return comparison.explained_by_tail(tail.seen, part.data.size, tail.first)
 
-    def _torn(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
-        """A torn end above the mark: what a crash leaves behind a write that nobody was told had succeeded."""
+    def _torn_tail(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
+        """A torn tail above the mark: the remains of a write that was never acknowledged."""
         context = self.context
         whole = self.records.whole_tail(part, tail)
         if whole is not None:
@@ -406,17 +419,17 @@ class LossPlanner:
                 context.give_up(tail.first, stop, f"the end of {part.data_path.name} was torn, and may have been more")
 
     def leave_tail(self, part: RepairedSegment, tail: Loss, why: str, *, following: int | None = None) -> None:
-        """Leave the end of a segment to a person; `following`: the id with which the next one begins, None for the last."""
+        """Leave the tail of a segment to the operator; `following`: the first id of the next segment, None for the last one."""
         at_end = None
         if not (tail.out_of_order or tail.unread):
-            listed = self._listed_in(part, tail) if following is None else 0
+            listed = self._listed_in_tail(part, tail) if following is None else 0
             at_end = Tail(following is None, self.mark, self.durable_to, following, listed)
         found = tail.told(self.context.files(part), at_end)
         assert found is not None, "a scan has found it"
         self.context.draft.leave(replace(found, severity=Severity.DAMAGE), why)
 
     def cut_tail(self, part: RepairedSegment, tail: Loss, why: str, *, loses: bool) -> None:
-        """Cut what stands behind the last record that is in its place."""
+        """Cut the bytes after the last record that is in order; `loses`: acknowledged records may be among them."""
         assert part.content is not None
         what = "the end is out of order" if tail.out_of_order else "the end is torn"
         if loses and not self.rivals.superfluous(part, tail):
@@ -428,7 +441,10 @@ class LossPlanner:
         part.content = part.content.spliced(tail.offset, part.content.size(), ())
 
     def _restore_behind(self, part: RepairedSegment | None, found: Proven, why: str) -> None:
-        """Put records behind a segment: into it, or into segments of their own where the replica has it so."""
+        """Append restored records to a segment, or put them into new segments where the replica begins a segment.
+
+        `part`: the segment in front; None: there is none.
+        """
         target, loses = part, False
         if part is not None and (tail := part.tail) is not None:
             assert part.content is not None  # it was surveyed

@@ -1,15 +1,16 @@
-"""Two segments that hold the same ids: which of the two runs of records is the partition's, and what becomes of the other.
+"""Overlaps: two segments that hold the same ids.
 
-A truncation whose deletions did not reach the disk leaves this, or files that were brought back beside newer ones.  The runs are
-compared byte for byte.  Where they are alike, the one that is not needed goes and nothing is lost.  Where they differ, witnesses
-decide, if none contradicts another:
+An overlap remains after a truncation whose deletions did not reach the disk, or after files were brought back beside newer ones.
+The two runs of records are compared byte for byte.  If they are equal, the redundant one is removed and nothing is lost.  If they
+differ, these witnesses decide which run is kept, provided that they agree:
 
-- each *replica* that holds one of the two;
-- the *next segment*, which begins where the partition's run ends;
-- at the end of the partition the local low-water *mark*, which the partition's run reaches.
+- each *replica* that holds one of the two runs;
+- the *next segment*, which begins where the right run ends;
+- at the end of the partition, the local low-water *mark*, which the right run reaches.
 
-Even then nothing goes whose ids stand nowhere else.  Otherwise a person decides; ``--allow-data-loss`` keeps the run that reaches
-further, and of two that reach equally far the later segment, which is the one that a node reads.
+Even then a run is kept only if the other one has no ids beyond it that are nowhere else.  In all other cases the operator
+decides.  ``--allow-data-loss`` keeps the run that reaches further, and of two equally long ones the later segment, which a node
+reads.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What follows the later segment: the id that the next one begins with, None where that is not known; or nothing (`end`).
+    """What follows the later one of two overlapping segments.
 
-    `reach`: the id behind the last record to which that one and those that join it go without a loss.
+    `first`: first id of the next segment, None when unknown.  `reach`: the id after the last record that the next segment and
+    those that join it hold without a loss.  `end`: there is no next segment.
     """
 
     first: int | None = None
@@ -54,7 +56,7 @@ class OverlapPlanner:
     mark: int | None
 
     def mend(self, earlier: RepairedSegment, later: RepairedSegment, behind: Behind) -> Outcome:
-        """Decide about two segments of which the earlier one ends behind the beginning of the later one.
+        """Decide about two segments, of which the earlier one ends after the first id of the later one.
 
         Raises DiskReadError.
         """
@@ -74,7 +76,7 @@ class OverlapPlanner:
             return self._cut(earlier, later, "the next segment holds the same records", ids_lost=False)
         votes = self._votes(runs, first, min(ends), ends, behind)
         if tail is not None:
-            votes[0].clear()  # it is not whole
+            votes[0].clear()  # a torn run cannot be the right one
         chosen = [place for place in (0, 1) if votes[place]]
         if len(chosen) == 1:
             (kept,) = chosen
@@ -111,7 +113,7 @@ class OverlapPlanner:
     def _votes(
         self, runs: tuple[Content, Content], first: int, stop: int, ends: tuple[int, int], behind: Behind
     ) -> tuple[list[str], list[str]]:
-        """What speaks for the earlier and for the later run."""
+        """The witnesses' reasons, in words, for the earlier and for the later run."""
         votes: tuple[list[str], list[str]] = ([], [])
         for replica in self.replicas:
             held = replica.runs(self.context.partition, first, stop)
@@ -144,7 +146,7 @@ class OverlapPlanner:
         if not earlier.cut_behind(last):
             return self._leave(earlier, later, ["its place in the earlier one is not to be found"])
         assert earlier.content is not None
-        assert earlier.data is not None  # what is taken from elsewhere overlaps with nothing
+        assert earlier.data is not None  # restored segments do not overlap
         size = earlier.data.size
         self.context.draft.step(
             "cut-segment", earlier.data_path, self.context.partition, f"transaction {last} becomes its last one: {why}",

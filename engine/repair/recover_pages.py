@@ -1,4 +1,4 @@
-"""pages recover, told as every repair is: the plan of `engine.pages.page_recovery` in the words of plans."""
+"""pages recover: the plan of `engine.pages.page_recovery` as a `Plan`, like that of every other repair."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from waltzctl.engine.repair.plan import Plan, Step
 
 @dataclass(frozen=True, slots=True)
 class StoreRepair:
-    """A plan for a page store, and what carries it out."""
+    """A plan for a page store, with the recovery that carries it out."""
 
     plan: Plan
     recovery: PageRecovery
@@ -27,7 +27,7 @@ class StoreRepair:
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """What would be done to its files."""
+        """The planned changes to the store's files."""
         return self.recovery.edits
 
     @property
@@ -37,7 +37,7 @@ class StoreRepair:
 
 
 def plan_recover_pages(path: PurePath, *, mode: RecoveryMode) -> StoreRepair:
-    """Plan to recover a page store in place; what was interrupted there comes first.  Raises what `plan_recovery` raises."""
+    """Plan to recover a page store in place, or to roll back its interrupted repair.  Raises what `plan_recovery` raises."""
     recovery = plan_recovery(local(path), mode)
     steps = tuple(
         Step(step.action, step.path, None, None, None, step.offset, step.length, step.reason, step.loses_data)

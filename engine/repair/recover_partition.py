@@ -1,4 +1,4 @@
-"""Planning the recovery of one partition: segment by segment, from the first transaction to the last."""
+"""Planning the recovery of one partition: segment by segment, in the order of their ids."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def plan_partition(
     agreed: Agreed | None = None,
     accepted: Sequence[AcceptedLoss] = (),
 ) -> None:
-    """Add what can be done for a partition to the plan.  `view` None: its directory is missing.  Raises DiskReadError.
+    """Add the recovery of a partition to the plan.  `view` None: its directory is missing.  Raises DiskReadError.
 
-    `agreed`: what a comparison of all replicas has found.  `accepted`: the partition's losses in the ledger.
+    `agreed`: what a comparison of all replicas decided.  `accepted`: the partition's losses in the ledger.
     """
     directory = draft.storage / str(partition) if view is None else view.path
     around = SegmentSurroundings(control, partition, () if view is None else view.segments, replicas)
@@ -77,26 +77,26 @@ def plan_partition(
         context, LossPlanner(context, replicas, mark, proven.required - 1), mark, end, proven, accepted, whole=whole
     )
     walk.run()
-    if assigned and all(map(_leftover, context.segments)):
-        _nothing_left(context)
+    if assigned and all(map(_has_no_data, context.segments)):
+        _plan_no_segment(context)
     if view is None and len(context.segments) == 0:
         del draft.undecided[before:]
         context.leave(_directory_gone(control, partition), "no replica gives its records")
     for part in sorted(context.segments, key=lambda part: part.first):
         plan_files(context, part)
-    _leftovers(context, walk.expected, end, max(proven.mark, proven.names, proven.with_data))
+    _plan_leftovers(context, walk.expected, end, max(proven.mark, proven.names, proven.with_data))
     if reconciliation is not None:
         reconciliation.finish()
     settle_ledger(context, accepted, mark, steps)
 
 
-def _leftover(part: RepairedSegment) -> bool:
-    """Whether a segment has no data, so that it goes unless something takes its place."""
+def _has_no_data(part: RepairedSegment) -> bool:
+    """Whether a segment has no data: its files are removed unless restored records take their place."""
     return part.content is None and (part.data is None or part.short)
 
 
-def _nothing_left(context: RepairContext) -> None:
-    """No segment will be left of a partition in which a session began: a loss that a node would not mend by itself."""
+def _plan_no_segment(context: RepairContext) -> None:
+    """Handle a partition of which no segment will be left, although a session began in it: a node would not repair that."""
     current = _current(context.control, context.partition)
     if current is None or current.session_id < 0:
         return
@@ -112,28 +112,32 @@ def _nothing_left(context: RepairContext) -> None:
 
 
 def _current(control: ControlFile, partition: int) -> PartitionStruct | None:
-    """The struct in force; None where there is none."""
+    """The partition's struct in force in the control file; None when there is none."""
     return control.partitions[partition].current_struct
 
 
 def _directory_gone(control: ControlFile, partition: int) -> DirectoryGone:
-    """The loss of the directory of a partition that is assigned."""
+    """The loss of the directory of an assigned partition."""
     known = _current(control, partition)
-    assert known is not None  # or nothing would tell that it is assigned
+    assert known is not None  # the struct is what says that the partition is assigned
     return DirectoryGone(known.local_low_water_mark, known.session_id)
 
 
 def _mark(control: ControlFile, partition: int) -> int | None:
-    """The local low-water mark; None when neither struct is in force."""
+    """The partition's local low-water mark; None when neither struct is in force."""
     current = _current(control, partition)
     return None if current is None else current.local_low_water_mark
 
 
 class _Walk:
-    """Walks the segments in order; `expected` is the id that should come next (None: an untouched segment hides it).
+    """Walks the segments in order.
 
-    `end`: the id behind the last one that is kept, where that is known; nothing is restored from there on.  `whole`:
-    everything up to there is.  `proven`: up to where transactions were here.
+    ==========  ====================================================================================================
+    `expected`  the id that should come next; None behind a segment that is left untouched, which hides it
+    `end`       the id after the last one that the replicas agreed to keep, None when unknown; nothing is restored from it on
+    `whole`     everything up to `end` is restored, or nothing
+    `proven`    up to where transactions were here
+    ==========  ====================================================================================================
     """
 
     def __init__(
@@ -177,7 +181,7 @@ class _Walk:
                 if outcome is Outcome.CUT:
                     self.expected = part.first
                 if outcome is Outcome.LEFT and _whole_end(before) > _whole_end(part):
-                    continue  # what comes next overlaps with the one that reaches further
+                    continue  # `before` reaches further, so the next segment is compared with it
             self._join(before, part)
             before = part
         self._end(before)
@@ -187,21 +191,21 @@ class _Walk:
                     self.losses.inner(part, loss)
 
     def _join(self, before: RepairedSegment | None, part: RepairedSegment) -> None:
-        """From the end of one segment to the beginning of the next."""
+        """Handle what lies between the end of `before` and the beginning of `part`: a gap, an overlap or surplus bytes."""
         assert part.survey is not None
         tail = None if before is None else before.tail
         if self.expected is not None and part.first > self.expected:
             self.losses.gap(before, self.expected, part)
         elif self.expected is not None and part.first < self.expected:
-            pass  # an overlap that a person must decide about
+            pass  # an overlap that was left to the operator
         elif tail is not None:
-            assert before is not None  # whose it is
-            self._junk(before)
+            assert before is not None  # it has the tail
+            self._surplus_bytes(before)
         found = part.survey
         self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)
 
-    def _junk(self, before: RepairedSegment) -> None:
-        """Bytes behind the last record of a segment whose successor begins with the very next id: nothing is missing."""
+    def _surplus_bytes(self, before: RepairedSegment) -> None:
+        """Surplus bytes after the last record of a segment.  The next segment begins with the next id: nothing is missing."""
         assert before.survey is not None
         tail = before.survey.tail
         assert tail is not None
@@ -235,13 +239,13 @@ class _Walk:
 
 
 def _whole_end(part: RepairedSegment) -> int:
-    """The id behind the last record of a segment; 0 where its end is torn, which is to be mended first."""
+    """The id after the last record of a segment; 0 when its tail is torn, which has to be mended first."""
     assert part.survey is not None
     return part.survey.next_id if part.survey.tail is None else 0
 
 
 def _behind(parts: Sequence[RepairedSegment]) -> Behind:
-    """What the parts behind a segment say of where it ends."""
+    """What the segments after a segment say about where it ends."""
     if not parts:
         return Behind(end=True)
     if parts[0].survey is None:
@@ -250,7 +254,7 @@ def _behind(parts: Sequence[RepairedSegment]) -> Behind:
 
 
 def _reach(parts: Sequence[RepairedSegment]) -> int:
-    """The id behind the last record to which the first of some segments and those that join it go without a loss."""
+    """The id after the last record that is reached from the first of `parts` through joining segments without a loss."""
     following = parts[0].first
     for part in parts:
         if part.survey is None or part.first != following or part.survey.inner:
@@ -261,11 +265,11 @@ def _reach(parts: Sequence[RepairedSegment]) -> int:
     return following
 
 
-def _leftovers(context: RepairContext, expected: int | None, end: int | None, told_to: int) -> None:
-    """Indexes without data and data files that end inside their header, unless something took their place.
+def _plan_leftovers(context: RepairContext, expected: int | None, end: int | None, told_to: int) -> None:
+    """Handle indexes without a data file, and data files shorter than their header, unless restored records replaced them.
 
-    What an index says about ids from `end` on (None: not known) is not kept by any replica, and no loss.  `told_to`: of what is
-    missing in front of this id the walk has told.
+    `expected`: the id after the last record of the partition, None when unknown.  `end`: index entries for ids from `end` on
+    (None: unknown) are no loss, as no replica keeps these.  `told_to`: missing ids below it have been reported by the walk.
     """
     for part in list(context.segments):
         if part.content is not None or (part.data is not None and not part.short):
@@ -274,7 +278,7 @@ def _leftovers(context: RepairContext, expected: int | None, end: int | None, to
         if entries:
             restored = expected is not None and expected >= part.first + entries
             harmless = part.data is None and (restored or _covered(context, part.first, part.first + entries))
-            if harmless and not _as_listed(context, part):
+            if harmless and not _holds_listed(context, part):
                 _leave_orphan(context, part, entries, "truncate in front of them, or bring the data file back")
                 continue
         else:
@@ -293,29 +297,29 @@ def _leftovers(context: RepairContext, expected: int | None, end: int | None, to
         else:
             assert part.data is not None
             following = _following(context, part)
-            told = told_to if following is None else following  # by a gap
+            told = told_to if following is None else following  # a gap was reported up to the next segment
             short = ShortHeader(part.first, part.data.size, entries, following, told)
             context.leave(short, "what it held, or what was in front of it, is lost")
 
 
 def _leave_orphan(context: RepairContext, part: RepairedSegment, entries: int, why: str) -> None:
-    """Leave an index without a data file to a person."""
+    """Leave an index without a data file to the operator."""
     assert part.index is not None
     held = [(one.survey.begins, one.survey.next_id) for one in context.segments if one.survey is not None]
-    gone = data_gone(part.first, entries, part.index.size, held, lambda: _as_listed(context, part))
+    gone = data_gone(part.first, entries, part.index.size, held, lambda: _holds_listed(context, part))
     context.leave(gone, why or None)
 
 
 def _covered(context: RepairContext, first: int, stop: int) -> bool:
-    """Whether intact or at least known records with ids `first` to `stop` - 1 are in other segments."""
+    """Whether ids `first` to `stop` - 1 are in other segments, intact or as reported losses."""
     for part in sorted(context.segments, key=lambda part: part.first):
         if part.survey is not None and part.survey.begins <= first:
             first = max(first, part.survey.next_id)
     return first >= stop
 
 
-def _as_listed(context: RepairContext, part: RepairedSegment) -> bool:
-    """Whether what other segments will hold is what an index without data lists: found there, or restored from a replica."""
+def _holds_listed(context: RepairContext, part: RepairedSegment) -> bool:
+    """Whether the other segments will hold the records that an index without data lists, found or restored from a replica."""
     orphan = SegmentView(context.partition, part.first, None, part.index)
     planned = [(one.first, one.content) for one in context.segments if one.content is not None]
     try:

@@ -1,8 +1,13 @@
-"""Data files under names that are no segment's: given the name that is theirs, or set aside, where that is proven.
+"""Strays: data files whose names are not segment names.
 
-One is taken for the segment that its header names when its headers, every record from the first to its end, and the segments
-on both sides of its place say so, and no data file stands there.  A copy of what stands under the right name, byte for byte,
-is set aside.  Everything else is only named: a person decides.
+=========================================================================================  ==============================
+stray                                                                                      action
+=========================================================================================  ==============================
+its headers, all its records and both neighbouring segments prove which segment it is,     renamed to the segment's name
+and no data file has that name
+byte for byte a copy (or the beginning) of the data file under that name                   removed into the quarantine
+anything else                                                                              reported; the operator decides
+=========================================================================================  ==============================
 """
 
 from __future__ import annotations
@@ -24,9 +29,9 @@ from waltzctl.formats.segment import segment_name
 
 
 def plan_strays(context: RepairContext, strays: Sequence[StraySegment], *, assigned: bool) -> None:
-    """Add what can be done for the strays of a partition to the plan; its segments are in `context.segments`.
+    """Add the repair of a partition's strays to the plan; the partition's segments are in `context.segments`.
 
-    `assigned`: it belongs here.
+    `assigned`: the partition is assigned to this node.
     """
     verdicts: list[StrayVerdict] = []
     for stray in strays:
@@ -42,14 +47,14 @@ def plan_strays(context: RepairContext, strays: Sequence[StraySegment], *, assig
         except DamageError as error:
             why = error.message
         if why is not None:
-            context.draft.leave(_told(context, verdict, assigned=assigned), f"nothing proves what it is: {why}")
+            context.draft.leave(_finding(context, verdict, assigned=assigned), f"nothing proves what it is: {why}")
 
 
-def _told(context: RepairContext, verdict: StrayVerdict, *, assigned: bool) -> Finding:
-    """What every reader tells of a stray."""
+def _finding(context: RepairContext, verdict: StrayVerdict, *, assigned: bool) -> Finding:
+    """The finding about a stray, worded as every command words it."""
     surveys = (part.survey for part in context.segments if part.survey is not None)
     ids: Sequence[Ids] = ()
-    with contextlib.suppress(DiskReadError):  # that is why it is left
+    with contextlib.suppress(DiskReadError):  # the finding already says that the stray cannot be read
         ids = ids_of(verdict)
     unseen = hidden(ids, [(one.begins, one.next_id - 1) for one in surveys])
     stray = verdict.stray.data
@@ -58,11 +63,11 @@ def _told(context: RepairContext, verdict: StrayVerdict, *, assigned: bool) -> F
 
 
 def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:
-    """Plan for one stray; why nothing is planned, in words."""
+    """Plan for one stray; return why nothing is planned, in words, or None."""
     stray, first, header = verdict.stray, verdict.first, verdict.header
     if first is None:
         return verdict.refusal or "its header is no segment's, or its index's says otherwise"
-    assert header is not None  # which tells the first id
+    assert header is not None  # the first id comes from the header
     there = next((part for part in _standing(context) if part.first == first), None)
     if there is not None:
         if there.data is None:
@@ -74,7 +79,7 @@ def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:
     content = Content.of_file(stray.data.path, stray.data.size)
     with hint_of(stray.index_path) as hint:
         found = survey(content, first, hint)
-    why = _stands_against(context, found)
+    why = _why_not_taken(context, found)
     if why is not None:
         return why
     part = context.new_part(first, header.created)
@@ -90,13 +95,13 @@ def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:
 
 
 def _standing(context: RepairContext) -> list[RepairedSegment]:
-    """The segments that have a data file, or will have one, in order."""
+    """The segments that have a data file, or will have one, in the order of their ids."""
     standing = (part for part in context.segments if part.data is not None or part.content is not None)
     return sorted(standing, key=lambda part: part.first)
 
 
-def _stands_against(context: RepairContext, found: Survey) -> str | None:
-    """Why a file with such records is not taken for the segment that its header names; None when everything fits."""
+def _why_not_taken(context: RepairContext, found: Survey) -> str | None:
+    """Why a surveyed stray is not the segment that its header names, in words; None when everything fits."""
     first = found.begins
     if not found.records:
         return "it holds no record"
@@ -117,7 +122,7 @@ def _stands_against(context: RepairContext, found: Survey) -> str | None:
 
 
 def _is_beginning_of(stray: StraySegment, part: RepairedSegment) -> bool:
-    """Whether everything in a stray stands at the same place in a segment too."""
+    """Whether a stray's bytes equal the beginning of a segment's data file."""
     if part.data is None or stray.data.size > part.data.size:
         return False
     pairs = zip(

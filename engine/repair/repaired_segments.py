@@ -1,4 +1,4 @@
-"""The segments of a partition while its recovery is planned: what each file is, and what it will become."""
+"""The segments of a partition during planning: the present files, and their contents after the repair."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, ind
 
 @dataclass(slots=True)
 class RepairedSegment:
-    """One segment.  `content` is what its data file will hold; `original` what it holds, with its header mended.
+    """One segment.
 
-    `survey` None: the segment is not touched, as a person must decide about it.  `shifted`: records will not stand where
-    they stood, so that the present index is no hint any more.  `keeps_index`: the index proves a loss, and stays as it is.
-    `ceiling`: the id with which the next data file begins, None where there is none.
+    =============  =================================================================================================
+    `original`     present content of the data file, with its header mended
+    `content`      content of the data file after the repair
+    `survey`       scan of `original`; None: the segment is left untouched, for the operator to decide
+    `shifted`      records will change their offsets, so that the present index is no hint
+    `keeps_index`  the index proves a loss, and is left as it is
+    `ceiling`      first id of the next data file, None for the last one
+    =============  =================================================================================================
     """
 
     first: int
@@ -54,7 +59,7 @@ class RepairedSegment:
 
     @property
     def untouchable(self) -> bool:
-        """Whether its data file is left as it is: not the partition's own, or not to be read."""
+        """Whether the data file is left as it is: it is not the partition's own, or cannot be read."""
         return self.data is not None and not self.short and self.survey is None
 
     @property
@@ -64,7 +69,7 @@ class RepairedSegment:
 
     @property
     def tail(self) -> DamagedPlace | None:
-        """The loss that reaches to the end of what was read of its data file."""
+        """The loss that reaches to the end of the data file, None when there is none."""
         return None if self.survey is None else self.survey.tail
 
     @property
@@ -73,9 +78,9 @@ class RepairedSegment:
         return self.content is not None and self.content.size() > HEADER_SIZE
 
     def cut_behind(self, after: int) -> bool:
-        """Let it end with transaction `after`, or empty in front of its first; False where that place is not to be found.
+        """Make `after` the segment's last transaction; `first` - 1 leaves the segment empty.
 
-        Raises DiskReadError.
+        Returns False when damage hides the offset to cut at.  Raises DiskReadError.
         """
         found, content = self.survey, self.original
         if found is None or content is None:
@@ -94,12 +99,18 @@ class RepairedSegment:
 
 @dataclass(slots=True)
 class RepairContext:
-    """What every part of a partition's recovery needs: the plan in the making and where it belongs.
+    """The state shared by the planners of one partition's recovery.
 
-    `around`: what every data file is judged by.
-    `given_up`: ids (first, behind the last) that the plan gives up, and why they are lost.  `disputed`: those of which one record
-    stays and another goes, and nothing tells which is right.  `confirmed`: those whose records here are a replica's, too.
-    `lowered_to`: the local low-water mark that it leaves, where it is not lower already.
+    Ranges of ids are (first, stop); stop is the id after the last one.
+
+    ============  ==================================================================================================
+    `draft`       the plan under construction
+    `around`      what each data file's provenance is judged by
+    `given_up`    ranges that the plan gives up, and why they are lost
+    `disputed`    ranges with two records per id, of which one is removed without proof which is right; and why
+    `confirmed`   ranges whose records here equal a replica's
+    `lowered_to`  value to which the plan lowers the local low-water mark, None when it does not
+    ============  ==================================================================================================
     """
 
     draft: PlanDraft
@@ -115,21 +126,21 @@ class RepairContext:
     lowered_to: int | None = None
 
     def give_up(self, first: int, stop: int, why: str) -> None:
-        """Transactions `first` to `stop` - 1 are lost by explicit wish; the ledger will keep them in mind."""
+        """Transactions `first` to `stop` - 1 are accepted as lost; they will be entered into the ledger."""
         if stop > first:
             self.given_up.append((first, stop, why))
 
     def dispute(self, first: int, stop: int, why: str) -> None:
-        """Of two records for each of `first` to `stop` - 1 one goes by explicit wish; the ledger will keep it in mind."""
+        """Of two records for each id `first` to `stop` - 1 one is removed unproven; the ids will be entered into the ledger."""
         self.disputed.append((first, stop, why))
 
     def lower_mark(self, after: int) -> None:
-        """The local low-water mark falls to `after`, if it is above."""
+        """Lower the local low-water mark to `after`, if it is higher."""
         lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, self.control.partitions[self.partition], after)
         self.lowered_to = after
 
     def find(self, code: Code, path: PurePath, message: str, **place: int | Severity | None) -> Finding:
-        """Add a finding that a person must decide about."""
+        """Add a finding that is left to the operator."""
         finding = make_finding(
             code,
             path,
@@ -137,33 +148,33 @@ class RepairContext:
             storage_directory=self.draft.storage,
             partition=self.partition,
             ran=self.draft.ran,
-            **place,  # type: ignore[arg-type]  # the keys say which is which
+            **place,  # type: ignore[arg-type]  # the values' types follow from the keys
         )
         self.draft.undecided.append(finding)
         return finding
 
     @property
     def where(self) -> Where:
-        """The partition, for what is told of it."""
+        """The partition's location, for findings."""
         return Where(self.draft.storage, self.partition, self.directory)
 
     def files(self, part: RepairedSegment) -> SegmentFiles:
-        """A segment's files, for what is told of them."""
+        """A segment's files, for findings."""
         return SegmentFiles(self.where, part.first, part.data_path, part.index_path)
 
     def leave(self, loss: Loss, why: str | None = None) -> None:
-        """Leave a loss to a person, and say why nothing is done about it."""
+        """Leave a loss to the operator; `why` says why the plan does nothing about it."""
         self.draft.leave(loss_finding(loss, self.where), why)
 
     def following(self, part: RepairedSegment) -> int | None:
-        """The id with which the next segment that has a data file, or will have one, begins; None where there is none."""
+        """The first id of the next segment that has a data file, or will have one; None when there is none."""
         behind = (
             one.first for one in self.segments if one.first > part.first and (one.data or one.content) is not None
         )
         return min(behind, default=None)
 
     def new_part(self, first: int, created: int) -> RepairedSegment:
-        """A segment that is to be made, or to replace a file that held nothing; empty but for its header."""
+        """Add a segment that holds only a header: a new one, or one in place of a file that held no record."""
         data_path, index_path = self.directory / segment_name(first), self.directory / index_name(first)
         data, index = FileState.of(data_path), FileState.of(index_path)
         found = None if index is None else read_segment_header(index)
@@ -177,7 +188,7 @@ class RepairContext:
         return part
 
     def put(self, part: RepairedSegment) -> None:
-        """Add a segment, in the place of files that held nothing."""
+        """Add a segment; it replaces one of the same first id, which held no record."""
         self.segments = [one for one in self.segments if one.first != part.first]
         self.segments.append(part)
 
@@ -187,7 +198,7 @@ class RepairContext:
 
 
 def open_part(context: RepairContext, view: SegmentView) -> RepairedSegment:
-    """Look at a segment: mend its header where that is provable, and scan it.  What is wrong for good becomes a finding."""
+    """Open a segment: mend its header if that is provable, and scan it.  What cannot be repaired becomes a finding."""
     part = RepairedSegment(view.first_transaction_id, view.data_path, view.index_path, view.data, view.index)
     if view.data is None or part.short:
         return part
@@ -212,7 +223,7 @@ def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> N
         elif verdict.why:
             said = f"its records speak against this place as well: {verdict.why}"
         by_hand = "if it is not this partition's, move it away by hand, then recover with --from what belongs here"
-        for finding in _against(context, part, view, verdict, content):
+        for finding in _header_findings(context, part, view, verdict, content):
             context.draft.leave(finding, "; ".join(filter(None, (said, by_hand))))
         return
     part.header = verdict.header
@@ -229,10 +240,10 @@ def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> N
     part.original = part.content = content
 
 
-def _against(
+def _header_findings(
     context: RepairContext, part: RepairedSegment, view: SegmentView, verdict: ProvenanceVerdict, content: Content
 ) -> list[Finding]:
-    """What stands against a data file whose header nobody can mend."""
+    """The findings about a data file whose header cannot be mended."""
     files = context.files(part)
     if verdict.behind:
         return [strange_finding(verdict.why, files)]
@@ -245,17 +256,17 @@ def _against(
 
 
 def plan_files(context: RepairContext, part: RepairedSegment) -> None:
-    """Turn what a segment is to become into edits: data file first, then its index."""
+    """Turn a segment's planned content into edits: data file first, then its index."""
     content, header = part.content, part.header
     if content is None:
         return
-    assert header is not None  # which it has
+    assert header is not None  # a segment with content has a header
     draft = context.draft
     draft.edits += content.edits(part.data_path, None if part.data is None else part.data.size)
     if part.keeps_index:
         return
     if content is part.original and part.survey is not None and part.survey.doubtful:
-        return  # where the records end is for a person to decide, so the index is as well
+        return  # the operator decides where the records end, and with it what the index should hold
     present = read_segment_header(part.index)
     head = index_header(header, present, context.control, context.partition, header.first_transaction_id)
     hint = None if part.shifted else part.index_path
@@ -275,9 +286,9 @@ def plan_files(context: RepairContext, part: RepairedSegment) -> None:
 
 
 def offsets(part: RepairedSegment, ids: Iterable[int]) -> dict[int, int]:
-    """Where the records of some ids begin in a segment, or would; ids inside damaged places are left out.
+    """The byte offset of each id's record in a segment; of the next id, the offset where its record would begin.
 
-    Raises DiskReadError.
+    Ids inside damaged places are left out.  Raises DiskReadError.
     """
     assert part.original is not None
     wanted = set(ids)

@@ -1,4 +1,4 @@
-"""What the replicas of a partition have in the place of a loss: under its ids, or in as many bytes as are here."""
+"""Replica records for a loss: those under the lost ids, or those that fill the same number of bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from waltzctl.engine.scan.order import ORDER_WINDOW
 
 @dataclass(slots=True)
 class ReplicaRecords:
-    """All replicas together, asked by their records."""
+    """Queries about records across all replicas of the partition."""
 
     context: RepairContext
     replicas: Sequence[ReplicaSegments]
@@ -24,7 +24,7 @@ class ReplicaRecords:
     def prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
         """Transactions `first` to `stop` - 1 from a replica that proves them, or why none does.
 
-        What proves them is a source of the plan.
+        The files of the proof are added to the plan's sources.
         """
         found = find_proven(self.replicas, self.context.partition, first, stop, neighbours)
         if isinstance(found, Proven):
@@ -32,7 +32,7 @@ class ReplicaRecords:
         return found
 
     def hold(self, part: RepairedSegment, loss: Loss) -> bool:
-        """Whether a replica has the record behind a loss, under its id."""
+        """Whether a replica has the record that follows a loss here, under the same id."""
         if loss.stop is None:
             return False
         record = record_at(part, loss.end)
@@ -41,16 +41,16 @@ class ReplicaRecords:
         )
 
     def hold_another(self, part: RepairedSegment, loss: Loss) -> bool:
-        """Whether a replica has another record than the one behind a loss, under its id, and none has that one."""
+        """Whether a replica has another record under the id that follows a loss here, and no replica has the same one."""
         assert loss.stop is not None
         there = any(one.record(self.context.partition, loss.stop) for one in self.replicas)
         return there and not self.hold(part, loss)
 
     def whole_tail(self, part: RepairedSegment, tail: Loss) -> Proven | None:
-        """The last record or records from a replica, when they were written here and only their bits changed.
+        """The tail's records from a replica, if they were written here in full and only bits of them changed; else None.
 
-        In full; but behind several whose ids are wrong one may be torn: it comes back where what is left of it is how the
-        replica's begins, and is cut like any torn end where it is not.
+        After several records with wrong ids the last one may be torn.  It is restored when its remaining bytes equal the
+        beginning of the replica's record; otherwise the result ends before it, and it is cut like any torn tail.
         """
         neighbours = Neighbours(self.witnesses.before(part, tail.first), None)
         if not self.replicas or neighbours.before is None:
@@ -70,14 +70,14 @@ class ReplicaRecords:
 
     @staticmethod
     def _begins_alike(part: RepairedSegment, tail: Loss, found: Proven, start: int) -> bool:
-        """Whether an end, from `start` bytes behind its beginning on, holds the bytes that a replica's records have there."""
+        """Whether the tail's bytes from `start` on (relative to its beginning) equal those of the replica's records."""
         assert part.original is not None
         theirs = Content("", tuple(run.span for run in found.runs))
         length = tail.end - tail.offset - start
         return theirs.read(start, length) == part.original.read(tail.offset + start, length)
 
     def _stands_alike(self, part: RepairedSegment, tail: Loss, whole: Proven) -> bool:
-        """Whether intact records, whatever their ids, end where a replica's do, and only a torn one is behind them."""
+        """Whether the tail's intact records, of any ids, end where the replica's end, so that only a torn record follows."""
         assert part.original is not None
         ends = [one.end for one in records_in_a_row(part.original, tail.offset, tail.end)]
         return ends[-1:] == [tail.offset + len(whole)]

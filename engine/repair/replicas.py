@@ -1,9 +1,14 @@
-"""Other replicas of a partition as a source of records: only read, and believed only with proof.
+"""Other replicas of a partition as a source of records.  They are only read, and their records used only with proof.
 
-A run of records is taken from a replica when its cluster key, partition and ids are right, both checksums of every record
-agree, and the nearest intact records on either side of the loss here are the same there (one that is not next to the loss may be
-missing there).  Of a record whose data does not agree with the checksum that came with it the data tells nothing: what stands in
-front of both is compared.  When two replicas can both prove a run and their bytes differ, nothing is taken from either.
+A run of records is taken from a replica when all of this holds:
+
+- cluster key, partition and ids are right;
+- record checksum and data checksum of every record are right;
+- the nearest intact records here, on either side of the loss, are the same there.  One that is not next to the loss may be
+  missing there.
+
+When the data of a record does not match its data checksum, only the bytes in front of that checksum are compared
+(`same_record`).  When two replicas both prove a run and their bytes differ, nothing is taken from either.
 """
 
 from __future__ import annotations
@@ -37,11 +42,11 @@ from waltzctl.formats.segment import (
 )
 
 MOST_JOINED = 10_000
-"""Records of a loss that are looked for one by one where no replica holds them all."""
+"""Most records of a loss that are collected from several replicas when no single replica holds them all."""
 _COMPARED = 256
-"""Records of a run that are compared one by one where a replica does not hold all of them."""
-_CLAIM = RECORD_HEADER.offset_of("data_checksum")
-"""Where in a record its client's checksum of the data stands: behind id, request id, header and length."""
+"""About how many records of a run are compared one by one when a replica does not hold all of the run."""
+_DATA_CHECKSUM_OFFSET = RECORD_HEADER.offset_of("data_checksum")
+"""Byte offset of the data checksum in a record: after id, request id, header and data length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,10 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRun:
-    """Records `first` to `stop` - 1 of one segment of a replica; `begins` and `created` stand in that segment's header."""
+    """Records `first` to `stop` - 1 of one segment of a replica.
+
+    `begins` (first id) and `created` (ms since 1970, UTC) are those of the segment's header.
+    """
 
     first: int
     stop: int
@@ -73,14 +81,14 @@ class ReplicaRun:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Runs that follow one another and replace a loss, and the replicas they come from."""
+    """Consecutive runs that replace a loss, and the replicas that they come from.  The length is in bytes."""
 
     runs: tuple[ReplicaRun, ...]
     replicas: tuple[PurePath, ...]
 
     @property
     def by(self) -> str:
-        """The replicas, as a part of a sentence."""
+        """The replicas' paths, for a message."""
         return " and ".join(map(str, self.replicas))
 
     def __len__(self) -> int:
@@ -95,7 +103,7 @@ class Refusal:
 
 
 class Agreement(enum.Enum):
-    """What a replica's records say of those under the same ids here."""
+    """How a replica's records compare with those under the same ids here."""
 
     SILENT = "it holds none of them"
     EQUAL = "byte for byte the same"
@@ -112,7 +120,7 @@ class _Segment:
 
 
 class ReplicaSegments:
-    """The segments of a replica whose headers are right."""
+    """The segments of a replica, of each partition; those with a wrong header are left out."""
 
     def __init__(self, path: PurePath, key: uuid.UUID) -> None:
         self.path = path
@@ -120,7 +128,7 @@ class ReplicaSegments:
         self._segments: dict[int, list[_Segment]] = {}
 
     def segments(self, partition: int) -> list[_Segment]:
-        """Of a partition, in order.  Raises DiskReadError."""
+        """The segments of a partition, in order.  Raises DiskReadError."""
         if partition not in self._segments:
             directory = view_storage(self.path, (partition,)).partitions.get(partition)
             found = directory.data_segments if directory is not None else ()
@@ -140,7 +148,7 @@ class ReplicaSegments:
         return _Segment(first, view.data.path, view.index_path, view.data.size, header.created)
 
     def _holding(self, partition: int, transaction_id: int) -> tuple[_Segment, int | None] | None:
-        """The segment that should hold an id, and where the next one begins."""
+        """The segment that should hold an id, and the first id of the next segment (None: the last one); None when none does."""
         segments = self.segments(partition)
         place = sum(segment.first <= transaction_id for segment in segments) - 1
         if place < 0:
@@ -148,7 +156,10 @@ class ReplicaSegments:
         return segments[place], segments[place + 1].first if place + 1 < len(segments) else None
 
     def record(self, partition: int, transaction_id: int) -> bytes | None:
-        """One record's bytes when its own checksum is right, whatever its data's says; else None.  Raises DiskReadError."""
+        """One record's bytes if its record checksum is right, even if its data checksum is not; else None.
+
+        Raises DiskReadError.
+        """
         held = self._holding(partition, transaction_id)
         if held is None:
             return None
@@ -160,11 +171,9 @@ class ReplicaSegments:
         return bytes(found.record) if isinstance(found, RecordView) else None
 
     def compare(self, partition: int, content: Content, begins: int) -> Agreement:
-        """Compare the intact records of a data file that begins with the id `begins` with those under the same ids here.
+        """Compare the intact records of a data file, whose first id is `begins`, with the replica's records of the same ids.
 
-        Where data does not agree with its checksum on one side, only what stands in front of both is compared.
-
-        Raises DiskReadError.
+        Records are compared as `same_record` does.  Raises DiskReadError.
         """
         found = Agreement.SILENT
         for item in summarise_records(content, first_transaction_id=begins):
@@ -190,7 +199,7 @@ class ReplicaSegments:
         return found
 
     def runs(self, partition: int, first: int, stop: int) -> list[ReplicaRun] | None:
-        """Records `first` to `stop` - 1, all intact, one run for each segment; None when not all are.  Raises DiskReadError."""
+        """Records `first` to `stop` - 1, one run per segment; None when not all of them are intact.  Raises DiskReadError."""
         runs: list[ReplicaRun] = []
         while first < stop:
             held = self._holding(partition, first)
@@ -207,7 +216,7 @@ class ReplicaSegments:
 
 
 def _offset(source: ByteSource, segment: _Segment, transaction_id: int) -> int | None:
-    """Where a record begins: as the index says when that proves right, else by a scan."""
+    """The offset of a record: from the index if the record is there, else from a scan; None when it is not found."""
     hint = open_hint(segment.index)
     if hint is not None:
         with hint:
@@ -274,27 +283,29 @@ def open_replicas(paths: Iterable[PurePath], storage: PurePath, control: Control
 
 
 def same_record(here: bytes, there: bytes | None) -> bool:
-    """Whether two whole records, under the same id here and on a replica (None: it has none), are one and the same.
+    """Whether a record here and the replica's record under the same id (None: it has none) are the same record.
 
-    Where the data of one does not agree with its checksum, one of the two was changed, and only what stands in front of them
-    (id, request id, header and length) can tell.
+    When the data of either does not match its data checksum, data or checksum was damaged; then only the bytes in front of
+    the checksum (id, request id, header, data length) are compared.
     """
     if there is None or here == there:
         return there is not None
-    return here[:_CLAIM] == there[:_CLAIM] and not (_data_agrees(here) and _data_agrees(there))
+    return here[:_DATA_CHECKSUM_OFFSET] == there[:_DATA_CHECKSUM_OFFSET] and not (
+        _data_agrees(here) and _data_agrees(there)
+    )
 
 
 def _data_agrees(record: bytes) -> bool:
-    (claimed,) = CHECKSUM.struct.unpack(record[_CLAIM : RECORD_HEADER.size])
-    return bool(crc32(record[RECORD_HEADER.size : -CHECKSUM.size]) == claimed)
+    (stored,) = CHECKSUM.struct.unpack(record[_DATA_CHECKSUM_OFFSET : RECORD_HEADER.size])
+    return bool(crc32(record[RECORD_HEADER.size : -CHECKSUM.size]) == stored)
 
 
 def find_proven(
     replicas: Sequence[ReplicaSegments], partition: int, first: int, stop: int, neighbours: Neighbours
 ) -> Proven | Refusal:
-    """The records `first` to `stop` - 1 from the first replica that proves them, if no other proves different ones.
+    """The records `first` to `stop` - 1 from the first replica that proves them, unless another replica proves different ones.
 
-    Where none holds all of them, each from one of those that do and have the same records on both sides of the loss.
+    When no replica holds all of them, they are collected from those replicas that have the same neighbours of the loss.
     """
     if not replicas:
         return Refusal("no replica was named (recover --from)")
@@ -304,7 +315,7 @@ def find_proven(
     for replica in replicas:
         try:
             runs = replica.runs(partition, first, stop)
-            why = _apart(replica, partition, first, stop, neighbours)
+            why = _contradiction(replica, partition, first, stop, neighbours)
         except DiskReadError as error:
             runs, why = None, f"cannot be read: {error}"
         else:
@@ -315,13 +326,13 @@ def find_proven(
         if why is not None:
             reasons.append(f"{replica.path} {why}")
         else:
-            assert runs is not None  # or there would be a reason
+            assert runs is not None  # otherwise `why` is set
             proven.append(Proven(tuple(runs), (replica.path,)))
     if proven:
-        return _one_of(proven)
+        return _first_if_equal(proven)
     if len(partial) > 1 and neighbours != Neighbours(None, None):
         try:
-            joined = _joined(partial, partition, first, stop)
+            joined = _collected(partial, partition, first, stop)
         except DiskReadError as error:
             reasons.append(str(error))
         else:
@@ -330,8 +341,10 @@ def find_proven(
     return Refusal("; ".join(reasons))
 
 
-def _apart(replica: ReplicaSegments, partition: int, first: int, stop: int, neighbours: Neighbours) -> str | None:
-    """Where the records on both sides of a loss are not the same on a replica, in words.  Raises DiskReadError."""
+def _contradiction(
+    replica: ReplicaSegments, partition: int, first: int, stop: int, neighbours: Neighbours
+) -> str | None:
+    """Why a replica's records contradict the neighbours of a loss, in words; None when they do not.  Raises DiskReadError."""
     for what, next_to, here in (("before", first - 1, neighbours.before), ("behind", stop, neighbours.after)):
         if here is not None:
             theirs = replica.record(partition, here.transaction_id)
@@ -340,21 +353,21 @@ def _apart(replica: ReplicaSegments, partition: int, first: int, stop: int, neig
     return None
 
 
-def _one_of(proven: Sequence[Proven]) -> Proven | Refusal:
-    """The first, if all are the same records."""
+def _first_if_equal(proven: Sequence[Proven]) -> Proven | Refusal:
+    """The first proof if all have the same bytes, else a refusal."""
     if len({_digest(one) for one in proven}) > 1:
         return Refusal("the replicas disagree: " + ", ".join(one.by for one in proven) + " hold different records")
     return proven[0]
 
 
-def _joined(replicas: Sequence[ReplicaSegments], partition: int, first: int, stop: int) -> Proven | Refusal | None:
-    """Records `first` to `stop` - 1, each from one of several replicas; None where one of them stands on none.
+def _collected(replicas: Sequence[ReplicaSegments], partition: int, first: int, stop: int) -> Proven | Refusal | None:
+    """Records `first` to `stop` - 1, each from any of several replicas; None when a record is on none of them.
 
-    All that hold a record must agree.  Raises DiskReadError.
+    All replicas that hold a record must agree on it.  Raises DiskReadError.
     """
     if stop - first > MOST_JOINED:
         return None
-    held = {replica: _held(replica, partition, first, stop) for replica in replicas}
+    held = {replica: _intact_ranges(replica, partition, first, stop) for replica in replicas}
     borders = sorted({first, stop, *(border for pieces in held.values() for piece in pieces for border in piece)})
     runs: list[ReplicaRun] = []
     paths: dict[PurePath, None] = {}
@@ -362,7 +375,7 @@ def _joined(replicas: Sequence[ReplicaSegments], partition: int, first: int, sto
         holders = [one for one, pieces in held.items() if any(begin <= low < end for begin, end in pieces)]
         if not holders:
             return None
-        found = _one_of([Proven(tuple(one.runs(partition, low, high) or ()), (one.path,)) for one in holders])
+        found = _first_if_equal([Proven(tuple(one.runs(partition, low, high) or ()), (one.path,)) for one in holders])
         if isinstance(found, Refusal):
             return found
         runs += found.runs
@@ -370,19 +383,22 @@ def _joined(replicas: Sequence[ReplicaSegments], partition: int, first: int, sto
     return Proven(tuple(runs), tuple(paths))
 
 
-def _held(replica: ReplicaSegments, partition: int, first: int, stop: int) -> list[tuple[int, int]]:
-    """The stretches of intact records that a replica holds, each with the id behind it.  Raises DiskReadError."""
+def _intact_ranges(replica: ReplicaSegments, partition: int, first: int, stop: int) -> list[tuple[int, int]]:
+    """The ranges (first, stop) of intact records that a replica holds.  Raises DiskReadError."""
     found: list[tuple[int, int]] = []
     while first < stop:
-        end = _held_up_to(replica, partition, first, stop)
+        end = _intact_up_to(replica, partition, first, stop)
         if end > first:
             found.append((first, end))
-        first = end + 1  # the one at `end` is not there
+        first = end + 1  # the record `end` is missing
     return found
 
 
-def _held_up_to(replica: ReplicaSegments, partition: int, first: int, stop: int) -> int:
-    """The id behind the intact records that a replica holds from `first` on, at most `stop`.  Raises DiskReadError."""
+def _intact_up_to(replica: ReplicaSegments, partition: int, first: int, stop: int) -> int:
+    """The id after the consecutive intact records from `first` on that a replica holds, at most `stop`.
+
+    Binary search.  Raises DiskReadError.
+    """
     low, high = first, stop
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,11 +1,17 @@
-"""Rivals: two records that bear one id, both with right checksums.
+"""Rivals: two different records with the same id, both with right checksums.
 
-One stands where the sequence of ids has it.  The other stands where no id is missing: in the middle of a segment, at its end, or
-in a segment that overlaps (`engine.repair.recover_overlaps`).  What is byte for byte the same is a repeat, and no rival.
+One is in sequence.  The other is out of order, in a place where no id is missing: in the middle of a segment, at its end, or in
+an overlapping segment (`engine.repair.recover_overlaps`).  Two records with the same bytes are a repeat, not rivals.
 
-A replica chooses, if all that hold the id hold the same record, and that is one of the two.  Without one both stay.  With
-``--allow-data-loss`` the one in the sequence stays; the ledger says that its id is disputed, until a replica confirms or replaces
-the record.
+Which of the two stays:
+
+=====================================================================  ================================================
+all replicas that hold the id hold the same record, which is a rival   that one
+no replica decides                                                     both
+no replica decides, with ``--allow-data-loss``                         the one in sequence; its id is entered as disputed
+=====================================================================  ================================================
+
+A disputed id stays in the ledger until a replica confirms or replaces the record.
 """
 
 from __future__ import annotations
@@ -26,14 +32,14 @@ from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, Record
 
 MOST_COMPARED = 10_000
-"""Records in one place that are compared one by one; of more nothing is told."""
-_OWN = slice(RECORD_HEADER.offset_of("request_id"), -CHECKSUM.size)
-"""What of a record's bytes does not change with its id."""
+"""Most records in one place that are compared one by one; a place with more is not judged."""
+_ALL_BUT_ID = slice(RECORD_HEADER.offset_of("request_id"), -CHECKSUM.size)
+"""The bytes of a record that do not depend on its id: all but the id and the record checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A record that stands out of order, and the one that stands in the sequence under its id (None: none does)."""
+    """Two rivals: `extra` is out of order, `standing` is the record in sequence in the segment `part`; both None for none."""
 
     transaction_id: int
     extra: bytes
@@ -43,17 +49,18 @@ class _Pair:
 
 @dataclass(slots=True)
 class Rivals:
-    """Judges the rivals of a partition.  Its functions raise DiskReadError.
+    """Judges the rivals of a partition.  Every method raises DiskReadError.
 
-    `_against`: segment (first id) and offset of what stands out of order and is a repeat, or what a replica speaks against.
+    `_refuted`: segment (first id) and offset of each out-of-order place whose records are all repeats or contradicted by a
+    replica.
     """
 
     context: RepairContext
     replicas: Sequence[ReplicaSegments]
-    _against: set[tuple[int, int]] = field(default_factory=set)
+    _refuted: set[tuple[int, int]] = field(default_factory=set)
 
     def settle(self, accepted: Iterable[AcceptedLoss]) -> None:
-        """Let the replicas tell of ids that the ledger calls disputed: what is right is confirmed, what is not becomes a loss."""
+        """Check the disputed ids of the ledger against the replicas: a right record is confirmed, a wrong one becomes a loss."""
         for loss in accepted:
             for part in self.context.segments if loss.disputed and self.replicas else ():
                 if part.survey is not None:
@@ -75,47 +82,47 @@ class Rivals:
             outvote(part, first, stop)
 
     def choose(self, part: RepairedSegment) -> None:
-        """Let the replicas choose between rivals: what they speak against goes, also where it stands in the sequence."""
+        """Let the replicas choose between rivals: the wrong record is removed, even if it is the one in sequence."""
         for loss in () if part.survey is None else part.survey.losses:
             pairs = self._pairs(part, loss)
             if not pairs:
                 continue
             outvoted = []
             for pair in pairs:
-                told = self._told(pair)
+                told = self._right_record(pair)
                 if told is None:
                     break
                 if told != pair.standing:
                     outvoted.append(pair)
             else:
-                self._against.add((part.first, loss.offset))
+                self._refuted.add((part.first, loss.offset))
                 for pair in outvoted:
                     assert pair.part is not None
                     outvote(pair.part, pair.transaction_id, pair.transaction_id + 1)
 
     def superfluous(self, part: RepairedSegment, loss: Loss) -> bool:
-        """Whether everything that stands out of order in a place is a repeat, or what a replica speaks against."""
-        return (part.first, loss.offset) in self._against
+        """Whether every out-of-order record in a place is a repeat, or contradicted by a replica."""
+        return (part.first, loss.offset) in self._refuted
 
     def dispute(self, part: RepairedSegment, loss: Loss) -> None:
-        """What stands out of order in a place goes, and nobody tells whether it was right.
+        """Enter the ids of a place's out-of-order records as disputed: they are removed, and nothing proves them wrong.
 
-        One whose request id names another partition than that of the record in the sequence was not this partition's.
+        A record whose request id names another partition than its rival's was not this partition's: its id is not disputed.
         """
         for pair in self._pairs(part, loss) or ():
             if (
                 pair.standing is not None
                 and pair.standing != pair.extra
-                and _named(pair.standing) == _named(pair.extra)
+                and _request_partition(pair.standing) == _request_partition(pair.extra)
             ):
                 number = pair.transaction_id
                 self.context.dispute(number, number + 1, f"two records bore this id in {part.data_path.name}")
 
     def only_here(self, part: RepairedSegment, loss: Loss, found: Proven) -> int | None:
-        """The id of an intact record out of order that would be gone if a replica's records took the place of a loss.
+        """The id of an out-of-order intact record that would be lost if a replica's records replaced the place; None for none.
 
-        Not one that the replica has in the same place under the id that belongs there, nor one that some replica has under the
-        same id, and that is or will be here.  None where no such record stands there.
+        A record is not lost if the replica has it in the same place under the expected id, or if some replica has it under its
+        own id, and this id is or will be here.
         """
         if not loss.out_of_order:
             return None
@@ -129,21 +136,21 @@ class Rivals:
                 place = next((end for end in ends if end > place), loss.end)
                 continue
             there = theirs.read(place - loss.offset, len(here.record))
-            moved = there[_OWN] == here.record[_OWN]
+            moved = there[_ALL_BUT_ID] == here.record[_ALL_BUT_ID]
             if here.data_ok and not moved and not self._kept(here, found.runs[-1].stop):
                 return here.transaction_id
             place = here.end
         return None
 
     def _kept(self, here: RecordView, stop: int) -> bool:
-        """Whether a replica has a record under its id, in front of `stop`."""
+        """Whether a replica has the same record under the same id, and the id is below `stop`."""
         number = here.transaction_id
         return number < stop and any(
             same_record(bytes(here.record), one.record(self.context.partition, number)) for one in self.replicas
         )
 
     def _pairs(self, part: RepairedSegment, loss: Loss) -> list[_Pair] | None:
-        """The records that stand out of order in a place where no id is missing; None where there is anything else."""
+        """The pairs of a place that holds only out-of-order records, and where no id is missing; None for any other place."""
         if not loss.out_of_order or loss.stop not in (loss.first, None):
             return None
         assert part.original is not None  # it has been surveyed
@@ -161,8 +168,8 @@ class Rivals:
                     return _Pair(number, bytes(extra.record), standing, part)
         return _Pair(number, bytes(extra.record), None, None)
 
-    def _told(self, pair: _Pair) -> bytes | None:
-        """The one of two that is right, as they are the same or the replicas hold it; None where nothing tells."""
+    def _right_record(self, pair: _Pair) -> bytes | None:
+        """The right record of a pair: both are the same, or the replicas hold one of them.  None when nothing decides."""
         if pair.standing is None or pair.standing == pair.extra:
             return pair.standing
         held = {one.record(self.context.partition, pair.transaction_id) for one in self.replicas} - {None}
@@ -173,21 +180,20 @@ class Rivals:
         return held.pop()
 
 
-def _named(record: bytes) -> int:
+def _request_partition(record: bytes) -> int:
     return Record.decode(record).request_id.partition
 
 
 def outvote(part: RepairedSegment, first: int, stop: int) -> bool:
-    """Make a loss of intact records that are to be replaced by a replica's; False where damage hides their place.
+    """Turn intact records that a replica's shall replace into a loss; False when damage hides their offsets.
 
     Raises DiskReadError.
     """
     assert part.survey is not None
     places = offsets(part, (first - 1, first, stop - 1, stop))
     last = record_at(part, places.get(stop - 1))
-    end = (
-        places.get(stop) if last is None else places[stop - 1] + len(last)
-    )  # something else may stand in front of the next
+    # the end of the last record, if it is intact; other bytes may lie between it and the next record
+    end = places.get(stop) if last is None else places[stop - 1] + len(last)
     if first not in places or end is None:
         return False
     loss = Loss(Code.REPLICA_DIFFERS, places[first], end, first, stop, places.get(first - 1), record_ok=True)
@@ -196,7 +202,10 @@ def outvote(part: RepairedSegment, first: int, stop: int) -> bool:
 
 
 def _merged(losses: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
-    """With one more, which takes in those inside it, in order; neighbours without an intact record between them become one."""
+    """The losses with `new` added, in order.
+
+    Losses inside `new` become part of it; adjacent losses without an intact record between them are joined.
+    """
     merged: list[Loss] = []
     rest = [one for one in losses if not _within(one, new)]
     for loss in sorted((*rest, new), key=lambda one: one.offset):

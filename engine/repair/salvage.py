@@ -1,17 +1,19 @@
-"""Salvage: carve the records out of anything that holds them and write a clean storage directory.
+"""Salvage: carve records out of arbitrary bytes and write a clean storage directory.
 
-No index, header or file name is needed: a damaged segment, a concatenation of files, the raw image of a disk or a whole tree
-will do.  A record is believed when its record checksum is right.  The steps, each in a module of its own:
+No index, header or file name is needed: the source may be a damaged segment, a concatenation of files, a raw disk image or a
+directory tree.  A record is accepted when its record checksum is right.  The steps, each in a module of its own:
 
-1. `salvage_sources`: list and open what is read, for reading only; read around places that fail.
-2. `salvage_runs`: rows of records back to back, and the headers between them.
-3. `salvage_attribution`: whose each run is, and which cannot be trusted.
-4. `salvage_selection`: each transaction once, the best copy of it.
-5. `salvage_fragments`: records that a file system has split are put together.
-6. `salvage_output`: the directory, built beside its name, read back, renamed.
+1. `salvage_sources`: list and open the sources, read-only; read around places that fail.
+2. `salvage_runs`: find runs (records back to back with consecutive ids) and the headers between them; `salvage_carving` does
+   that for all sources.
+3. `salvage_attribution`: find the cluster and partition of each run, and the runs that cannot be trusted.
+4. `salvage_selection`: choose the best copy of each transaction.
+5. `salvage_fragments`: join records that a file system has split.
+6. `salvage_output`: build the directory under a temporary name, read it back, rename it.
+7. `salvage_findings`: findings about the written records.
 
-Memory: four bytes for each record found, and the offsets of the runs at hand; never data.  Nothing is lost silently: ``found``
-is the sum of what is written, duplicate, superseded, doubtful and of another cluster or partition.
+Memory: four bytes for each record found and the offsets of the runs in use; never record data.  Every record is accounted for:
+``found`` is the sum of records written, duplicate, superseded, doubtful, and of another cluster or partition.
 """
 
 from __future__ import annotations
@@ -28,10 +30,6 @@ from uuid import UUID
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
-from waltzctl.engine.findings import Code, Finding, SegmentFiles, Where, make_finding
-from waltzctl.engine.findings.headers import strange_finding
-from waltzctl.engine.log.places import open_source
-from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.repair.salvage_attribution import (
     Attributed,
@@ -42,6 +40,7 @@ from waltzctl.engine.repair.salvage_attribution import (
     join_keys,
     request_ids_agree,
 )
+from waltzctl.engine.repair.salvage_carving import carve, carve_by
 from waltzctl.engine.repair.salvage_control import (
     NEVER,
     FoundControls,
@@ -51,6 +50,7 @@ from waltzctl.engine.repair.salvage_control import (
     read_controls,
     salvaged_infos,
 )
+from waltzctl.engine.repair.salvage_findings import data_findings, foreign_findings
 from waltzctl.engine.repair.salvage_fragments import as_run, join_fragments
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.repair.salvage_output import (
@@ -66,15 +66,14 @@ from waltzctl.engine.repair.salvage_report import (
     SalvagedPartition,
     SalvageReport,
 )
-from waltzctl.engine.repair.salvage_runs import SalvageRun, find_headers, find_runs
+from waltzctl.engine.repair.salvage_runs import SalvageRun
 from waltzctl.engine.repair.salvage_selection import RecordPiece, offsets_of, select
 from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
 from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.probe import Probe, SearchBudget
-from waltzctl.engine.storage.belonging import stranger
 from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, PartitionInfo
-from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD, segment_name
+from waltzctl.formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 __all__ = ["DoubtfulRun", "IdRange", "SalvageReport", "SalvagedPartition", "salvage"]
 
@@ -82,7 +81,7 @@ UNLIMITED = 2**63
 
 
 class _Probes:
-    """Evidence from the sources' bytes about damaged records."""
+    """Evidence about damaged records from the bytes of the sources: the `SourceEvidence` of an attribution."""
 
     def __init__(self, sources: Sequence[SalvageSource]) -> None:
         self._sources = sources
@@ -90,20 +89,20 @@ class _Probes:
 
     def _probe(self, number: int) -> Probe:
         if number not in self._probes:
-            self._probes.clear()  # sources are asked about one after the other
+            self._probes.clear()  # sources are queried one after the other, so one probe is enough
             source = self._sources[number]
             self._probes[number] = Probe(source, source.size(), MAX_DATA_LENGTH, SearchBudget(UNLIMITED))
         return self._probes[number]
 
     def claim(self, source: int, offset: int, transaction_id: int) -> int | None:
-        """See `salvage_attribution.Evidence`."""
+        """See `salvage_attribution.SourceEvidence`."""
         header = self._probe(source).header(offset)
         if header is None or header.transaction_id != transaction_id:
             return None
         return offset + RECORD_OVERHEAD + header.data_length if 0 <= header.data_length <= MAX_DATA_LENGTH else None
 
     def closes(self, source: int, offset: int, transaction_id: int, end: int) -> bool:
-        """See `salvage_attribution.Evidence`."""
+        """See `salvage_attribution.SourceEvidence`."""
         return self._probe(source).closes(offset, transaction_id, end)
 
 
@@ -120,21 +119,27 @@ def salvage(
     segment_size_threshold: int = SEGMENT_SIZE_THRESHOLD,
     executor: TaskExecutor | None = None,
 ) -> SalvageReport:
-    """Carve the records of one cluster, of one partition or of all, out of `sources` and write them to `to`.
+    """Carve the records of one cluster out of `sources` and write them to the directory `to`.
 
-    `cluster_key` may be left out when the sources hold headers of a single cluster; `num_partitions` when a control file
-    tells it, or when the highest partition found will do; `layout` when it is to be that of the control file whose marks are
-    used, or the documented one.  `control_at`: that control file, ``PATH:OFFSET``, where several were found.
+    ================  ==============================================================================================
+    argument          default
+    ================  ==============================================================================================
+    `cluster_key`     the only cluster of which headers are found
+    `partition`       all partitions
+    `num_partitions`  that of the control files found; else the highest partition found, plus one
+    `layout`          that of the control file whose marks are used; else the documented layout
+    `control_at`      (``PATH:OFFSET``) the newest control file found, if it is clear which that is
+    `executor`        none: the sources are carved in the calling thread
+    ================  ==============================================================================================
 
-    `to` must not exist, or be empty; it is written whole or not at all.  Sources are opened for reading only; with an `executor`
-    its workers look for the records in them.
+    `to` must not exist, or be empty; it is written as a whole or not at all.  Sources are opened read-only.
 
-    Raises InvalidRequestError (several clusters and none named, no key at all, `to` not usable or inside a source),
-    NotWaltzError (no record found), DiskReadError, DiskFullError, DiskWriteError, DamageError (what was written does not
+    Raises InvalidRequestError (several clusters and none named, no key found, `to` not usable or inside a source),
+    NotWaltzError (no record found), DiskReadError, DiskFullError, DiskWriteError, DamageError (the written records do not
     read back).
     """
     _check_arguments(partition, num_partitions)
-    to = Path(os.path.abspath(to))  # that of the working directory has no name
+    to = Path(os.path.abspath(to))  # "." has no name, from which the temporary name is made
     paths = list_sources(sources, to)
     check_new(to, renamed=True, not_beside=CONTROL_FILE_NAME, taken=InvalidRequestError)
     with contextlib.ExitStack() as stack:
@@ -145,9 +150,9 @@ def salvage(
         stack.callback(offsets_of.cache_clear)
         if executor is None:
             progress.start("carving records", sum(source.size() for source in opened))
-            runs, headers = _read(opened)
+            runs, headers = carve(opened)
         else:
-            runs, headers = _read_by(executor, opened)
+            runs, headers = carve_by(executor, opened)
         outcome = _attribute(opened, runs, headers, cluster_key, partition)
         wanted = outcome.wanted
         controls = _controls(outcome, opened, paths, headers, num_partitions, control_at)
@@ -168,13 +173,13 @@ def salvage(
         joined = len(readable) - len(opened)
         progress.start("writing records", sum(_size(piece) for each in pieces.values() for piece in each))
         for source in opened:
-            source.strict = True  # a copy must not have zeros put into it
+            source.strict = True  # from here on a read error must fail, not become zeros in a copied record
         written = write_directory(
             to, described, pieces, readable, threshold=segment_size_threshold, copied=progress.advance
         )
-        partitions = tuple(_partition(p, written[p], holding.get(p, []), infos.get(p)) for p in written)
+        partitions = tuple(_salvaged_partition(p, written[p], holding.get(p, []), infos.get(p)) for p in written)
         found = sum(map(len, runs)) + joined
-        doubtful = tuple(_doubtful(doubt, paths) for doubt in outcome.doubts)
+        doubtful = tuple(_doubtful_run(doubt, paths) for doubt in outcome.doubts)
         counts = Counter(written=sum(one.records for one in partitions), doubtful=sum(d.records for d in doubtful))
         counts["duplicates"] = sum(selection.duplicates for selection in selections.values())
         counts["superseded"] = sum(selection.superseded for selection in selections.values())
@@ -202,7 +207,7 @@ def salvage(
                 for source in opened
                 for offset, length in sorted(source.unreadable.items())
             ),
-            findings=(*_data_findings(to, pieces, written), *_strange_findings(to, written, described.cluster_key)),
+            findings=(*data_findings(to, pieces, written), *foreign_findings(to, written, described.cluster_key)),
             controls=controls.found,
             marks_unknown=tuple(sorted(there - infos.keys())) if known else (),
         )
@@ -216,55 +221,15 @@ def _check_arguments(partition: int | None, num_partitions: int | None) -> None:
         raise InvalidRequestError(f"partition {partition}: there are partitions 0 to {highest}")
 
 
-def _read(opened: Sequence[SalvageSource]) -> tuple[list[SalvageRun], list[FoundHeader]]:
-    """Every run and every header of every source."""
-    runs: list[SalvageRun] = []
-    headers: list[FoundHeader] = []
-    for number, source in enumerate(opened):
-        found = list(find_runs(source, number))
-        runs += found
-        headers += find_headers(source, number, found)
-    return runs, headers
-
-
 @dataclass(frozen=True, slots=True)
-class _Carved:
-    """What a worker found in a source, and the places that it could not read, by offset."""
-
-    runs: tuple[SalvageRun, ...]
-    headers: tuple[FoundHeader, ...]
-    unreadable: dict[int, int]
-
-
-def _carve(task: tuple[Path, int]) -> _Carved:
-    path, number = task
-    with contextlib.closing(SalvageSource(path, OpenFiles(), SILENT)) as source:
-        runs = tuple(find_runs(source, number))
-        return _Carved(runs, tuple(find_headers(source, number, runs)), source.unreadable)
-
-
-def _read_by(executor: TaskExecutor, opened: Sequence[SalvageSource]) -> tuple[list[SalvageRun], list[FoundHeader]]:
-    """As `_read`, each source by a worker of an executor."""
-    runs: list[SalvageRun] = []
-    headers: list[FoundHeader] = []
-    tasks = [(source.path, number) for number, source in enumerate(opened)]
-    found = executor.map(_carve, tasks, weights=[source.size() for source in opened], what="carving records")
-    for source, carved in zip(opened, found, strict=True):
-        runs += carved.runs
-        headers += carved.headers
-        source.unreadable.update(carved.unreadable)
-    return runs, headers
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """Whose records they are."""
+class _Attribution:
+    """The result of the attribution: runs of the wanted cluster and partitions, and doubtful runs."""
 
     cluster_key: UUID
     wanted: list[Attributed]
     doubts: list[Doubt]
     keys: Mapping[UUID, UUID]
-    """For each key that was found, the one that it is when a few damaged bits are forgiven."""
+    """For each key that was found, the key that it is taken for: a few damaged bits are tolerated (`join_keys`)."""
 
 
 def _attribute(
@@ -273,8 +238,11 @@ def _attribute(
     headers: Sequence[FoundHeader],
     cluster_key: UUID | None,
     partition: int | None,
-) -> _Outcome:
-    """What belongs to the cluster and partition that were asked for, and what is doubtful."""
+) -> _Attribution:
+    """The runs of the requested cluster and partition, and the doubtful runs.
+
+    Raises NotWaltzError when no record was found, or none of them is wanted; InvalidRequestError when the cluster is not clear.
+    """
     if not runs:
         raise NotWaltzError(
             f"no record found in {len(opened)} files, {sum(source.size() for source in opened)} bytes",
@@ -288,16 +256,16 @@ def _attribute(
     counts: Counter[UUID] = Counter()
     for key in dict.fromkeys(keys.values()):
         counts[key] = sum(len(one.run) for one in settled if one.cluster_key == key)
-    key = _choose(cluster_key, counts)
+    key = _choose_cluster(cluster_key, counts)
     mine = [one for one in settled if one.cluster_key in (key, None)]
     wanted = [one for one in mine if partition in (None, one.partition)]
     if not wanted:
-        raise NotWaltzError(_nothing(key, partition, counts, mine, [*doubts, *unsettled]))
-    return _Outcome(key, wanted, [*doubts, *unsettled], keys)
+        raise NotWaltzError(_why_nothing_wanted(key, partition, counts, mine, [*doubts, *unsettled]))
+    return _Attribution(key, wanted, [*doubts, *unsettled], keys)
 
 
 def _controls(
-    outcome: _Outcome,
+    outcome: _Attribution,
     opened: Sequence[SalvageSource],
     paths: Sequence[Path],
     headers: Sequence[FoundHeader],
@@ -313,8 +281,8 @@ def _controls(
     return chosen
 
 
-def _choose(named: UUID | None, counts: Mapping[UUID, int]) -> UUID:
-    """The cluster to salvage.  Raises InvalidRequestError when it is not clear which."""
+def _choose_cluster(named: UUID | None, counts: Mapping[UUID, int]) -> UUID:
+    """The cluster to salvage: the named one, or the only one.  Raises InvalidRequestError when it is not clear which."""
     if named is not None:
         return named
     holding = [key for key, records in counts.items() if records] or list(counts)
@@ -328,10 +296,10 @@ def _choose(named: UUID | None, counts: Mapping[UUID, int]) -> UUID:
     raise InvalidRequestError(f"records of several clusters were found: {listed}", advice="name one with --key")
 
 
-def _nothing(
+def _why_nothing_wanted(
     key: UUID, partition: int | None, counts: Mapping[UUID, int], mine: Sequence[Attributed], doubts: Sequence[Doubt]
 ) -> str:
-    """Why nothing is left to write although records were found."""
+    """Why no record is to be written although records were found, in words."""
     asked = f"cluster {key}" + (f", partition {partition}" if partition is not None else "")
     seen = [f"{records} of cluster {other}" for other, records in counts.items() if records and other != key]
     for number, records in sorted(_records_by_partition(mine).items()):
@@ -350,11 +318,11 @@ def _records_by_partition(runs: Iterable[Attributed]) -> Counter[int]:
 
 
 def _count_partitions(
-    outcome: _Outcome, controls: FoundControls, named: int | None
+    outcome: _Attribution, controls: FoundControls, named: int | None
 ) -> tuple[int, PartitionCountSource]:
-    """The number of partitions for the control file, and what it goes by.
+    """The number of partitions for the control file, and its source.
 
-    Raises InvalidRequestError when the one given is too small.
+    Raises InvalidRequestError when the given number is too small.
     """
     if controls.used is not None:
         return controls.used.control.header.num_partitions, PartitionCountSource.CONTROL_FILE
@@ -373,7 +341,7 @@ def _count_partitions(
 
 
 def _with_fragments(pieces: Sequence[RecordPiece], sources: list[ByteSource]) -> list[RecordPiece]:
-    """The pieces with the records between them that could be put together; each becomes a source of its own."""
+    """The pieces, with records added that could be joined from fragments.  Each becomes a new source in `sources`."""
     result = list(pieces)
     for place, record in sorted(join_fragments(pieces, sources), key=lambda joined: -joined[0]):
         run = as_run(record, len(sources))
@@ -387,7 +355,7 @@ def _size(piece: RecordPiece) -> int:
     return int(offsets[-1] - offsets[0])
 
 
-def _partition(
+def _salvaged_partition(
     number: int, segments: Sequence[WrittenSegment], found: Sequence[Attributed], info: PartitionInfo | None
 ) -> SalvagedPartition:
     missing: list[IdRange] = []
@@ -413,59 +381,6 @@ def _partition(
     )
 
 
-def _doubtful(doubt: Doubt, paths: Sequence[Path]) -> DoubtfulRun:
+def _doubtful_run(doubt: Doubt, paths: Sequence[Path]) -> DoubtfulRun:
     run = doubt.run
     return DoubtfulRun(paths[run.source], run.start, run.end - run.start, run.first, run.last, len(run), doubt.reason)
-
-
-def _data_findings(
-    to: Path, selected: Mapping[int, Sequence[RecordPiece]], written: Mapping[int, Sequence[WrittenSegment]]
-) -> Iterable[Finding]:
-    """A finding for each record that was written although its data disagrees with its own checksum."""
-    for number, pieces in selected.items():
-        for piece in pieces:
-            for damaged in piece.run.data_damaged:
-                if piece.first <= damaged <= piece.last:
-                    yield _data_finding(to, number, damaged, pieces, written[number])
-
-
-def _strange_findings(to: Path, written: Iterable[int], cluster_key: UUID) -> Iterable[Finding]:
-    """A finding for each segment whose records are another partition's, though the header in front of them said otherwise.
-
-    Verify says so of what was written: a copy of another partition's records behind a header is no record more.
-    """
-    for number in written:
-        directory = to / str(number)
-        view = view_partition(directory, number)
-        for segment in view.segments:
-            with open_source(segment.data_path) as source:
-                why = stranger(segment, source, number, cluster_key, view.segments)
-            if why is not None:
-                where = Where(to, number, directory)
-                files = SegmentFiles(where, segment.first_transaction_id, segment.data_path, segment.index_path)
-                yield strange_finding(why, files)
-
-
-def _data_finding(
-    to: Path, partition: int, damaged: int, pieces: Sequence[RecordPiece], segments: Sequence[WrittenSegment]
-) -> Finding:
-    segment = next(one for one in segments if one.first <= damaged <= one.last)
-    offset, length = HEADER_SIZE, 0
-    for piece in pieces:
-        low, high = max(piece.first, segment.first), min(piece.last, damaged)
-        if low <= high:
-            offsets = piece.offsets()
-            offset += int(offsets[high - piece.first] - offsets[low - piece.first])
-            length = int(offsets[high - piece.first + 1] - offsets[high - piece.first])
-            offset += length if high < damaged else 0
-    return make_finding(
-        Code.DATA_CHECKSUM,
-        to / str(partition) / segment_name(segment.first),
-        f"the data of transaction {damaged} does not agree with its own checksum; the record as a whole is intact",
-        storage_directory=to,
-        partition=partition,
-        segment=segment.first,
-        transaction_id=damaged,
-        offset=offset,
-        length=length,
-    )

@@ -1,16 +1,17 @@
-"""To which cluster and partition carved runs of records belong, and which runs cannot be trusted.  Values only, no files.
+"""Attribution of carved runs to clusters and partitions, and detection of runs that cannot be trusted.  Pure, without files.
 
-A record carries neither cluster key nor partition number of its own, so there are witnesses:
+A record contains neither a cluster key nor a partition number, so other evidence is used (`AttributionReason`), the strongest
+first:
 
-1. *header*: the run stands in the file of a segment header: right behind it, or behind other runs of the same file with
-   no more ids missing than the bytes in between can have held (40 bytes each at least).
-2. *request id*: its third part is the partition for which a client made it.  Clients may put anything there, so this
-   witness is heard only when it agrees with the headers wherever both speak, or when there is no header at all.
-3. *continuation*: the run's first id follows the last one of exactly one partition.
-4. *caller*: the partition that was asked for.
+1. *header*: the run is in the file of a segment header: directly after it, or after other runs of the same file, with no
+   more ids missing than the bytes in between can have held (at least 40 bytes each).
+2. *request id*: its third part is the partition for which the client created it.  Clients may write anything there, so this is
+   used only if it agrees with the headers wherever both are known, or if there is no header at all.
+3. *continuation*: the run's first id follows the last id of exactly one partition.
+4. *caller*: the partition that the caller asked for.
 
-A damaged record may hold bytes that look like records.  Runs of that kind stand behind a record that cannot be believed but
-whose id is the next one and whose length, if nothing speaks against it, says that they are its data; they are doubtful.
+The data of a damaged record may contain bytes that look like records.  A run is doubtful for this reason when it follows a
+damaged record whose id is the next one and whose length, unless contradicted, says that the run is its data.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from waltzctl.engine.repair.salvage_runs import SalvageRun
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 FAR = 1 << 20
-"""Bytes beyond which a header alone does not speak for a run behind a gap."""
+"""Bytes.  A header alone does not claim a run behind a larger gap."""
 LINK_WINDOW = 256
-"""Runs that are looked back over when runs are joined to a file; more damage than that in one place ends a chain."""
+"""How many preceding runs are tried as a run's predecessor in its file; more damage in one place ends a chain."""
 PLACES = 16
-"""Places that are tried as the end of a damaged record."""
+"""How many places are tried as the end of a damaged record."""
 NEAR_KEY = 4
-"""Cluster keys that differ in so few bits are one key and damage: keys are random, so two of them never come as close."""
+"""Cluster keys that differ in at most so many bits are one damaged key: keys are random, so different ones are never so close."""
 TRUSTED_SHARE = 0.99
-"""Share of records behind a header whose request id must name the header's partition for request ids to be a witness."""
+"""Share of the records behind headers whose request ids must name the header's partition, for request ids to be used."""
 TRUSTED_SHARE_OF_MANY = 0.9
-"""The same when request ids and headers agree about several partitions, which they cannot do by accident."""
+"""The same when request ids and headers agree on several partitions, which is no coincidence."""
 
 
 class AttributionReason(enum.StrEnum):
-    """Why a run is taken for a partition's, the strongest first."""
+    """The evidence by which a run is attributed to a partition, the strongest first."""
 
     HEADER = "header"
     REQUEST_ID = "request-id"
@@ -55,26 +56,29 @@ RANK = {witness: -place for place, witness in enumerate(AttributionReason)}
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """Runs of one file, in order; `header` is that file's, if it was found."""
+    """Runs of one file, in order; `header`: the file's header, None when it was not found."""
 
     header: FoundHeader | None
     runs: list[SalvageRun] = field(default_factory=list)
 
     @property
     def records(self) -> int:
-        """How many records stand together here."""
+        """Number of records in all runs."""
         return sum(len(run) for run in self.runs)
 
     @property
     def request_partition(self) -> int | None:
-        """The partition that all request ids name, if they agree."""
+        """The partition that all request ids name; None when they differ."""
         named = {run.request_partition for run in self.runs}
         return named.pop() if len(named) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attributed:
-    """A run and whose it is; `support` is the number of records that stand together with it."""
+    """A run with its cluster and partition.
+
+    `cluster_key` None: that of the only cluster.  `support`: number of records in its chain.
+    """
 
     run: SalvageRun
     cluster_key: UUID | None
@@ -85,7 +89,7 @@ class Attributed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Doubt:
-    """A run that is not used, and why."""
+    """A run that is not written, and why."""
 
     run: SalvageRun
     reason: str
@@ -103,7 +107,10 @@ class SourceEvidence(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeaderStretch:
-    """What lies between two headers: `header` in front (None at the start of a source), `runs`, and where it ends."""
+    """The bytes from one header to the next, or to the end of the source.
+
+    `header`: the header at the beginning, None at the start of a source without one.  `end`: byte offset of the end.
+    """
 
     header: FoundHeader | None
     runs: list[SalvageRun]
@@ -112,12 +119,12 @@ class HeaderStretch:
 
     @property
     def is_file(self) -> bool:
-        """Whether the source is nothing but a data file."""
+        """Whether the source is exactly one data file."""
         return self.header is not None and self.header.offset == 0 and self.end == self.source_size
 
 
 def request_ids_agree(headers: Sequence[FoundHeader], runs: Sequence[SalvageRun]) -> bool | None:
-    """Whether request ids name the partition of the header in front of them; None when no run stands behind a header."""
+    """Whether request ids name the partition of the header before them; None when no run follows a header directly."""
     behind = {(header.source, header.end): header for header in headers}
     agreeing: Counter[int] = Counter()
     total = 0
@@ -131,9 +138,9 @@ def request_ids_agree(headers: Sequence[FoundHeader], runs: Sequence[SalvageRun]
 
 
 def join_keys(keys: Iterable[UUID], named: UUID | None = None) -> dict[UUID, UUID]:
-    """For each key that was found, the one that it is when a few damaged bits are forgiven.
+    """For each key that was found, the key that it is taken for; keys within NEAR_KEY bits are the same.
 
-    That is `named`, the key that the caller asked for, or the most frequent one nearby.
+    That is `named`, the key that the caller asked for, or else the most frequent key within that distance.
     """
     counts = Counter(keys)
     result: dict[UUID, UUID] = {} if named is None else {named: named}
@@ -144,13 +151,16 @@ def join_keys(keys: Iterable[UUID], named: UUID | None = None) -> dict[UUID, UUI
 
 
 def _fits(run: SalvageRun, last_id: int, end: int, *, far: bool) -> bool:
-    """Whether a run can stand behind the id `last_id` that ends at `end`: room for what is missing, and not too far."""
+    """Whether a run can follow the record `last_id` that ends at byte `end`: there is room for the missing ids.
+
+    `far`: the distance may exceed FAR.
+    """
     missing, room = run.first - last_id - 1, run.start - end
     return missing >= 0 and (room == 0 or missing * RECORD_OVERHEAD <= room) and (far or room <= FAR)
 
 
 class _Joiner:
-    """Puts the runs of one stretch together."""
+    """Joins the runs of one stretch to chains."""
 
     def __init__(self, stretch: HeaderStretch, trusted: bool, evidence: SourceEvidence) -> None:
         self._stretch = stretch
@@ -162,22 +172,26 @@ class _Joiner:
         self._whole = last is not None and (
             last.end == stretch.end or evidence.claim(last.source, last.end, last.last + 1) is not None
         )
-        """Whether the stretch ends with an intact record, or with a torn one that goes on with its ids."""
+        """Whether the stretch ends with an intact record, or with a torn record of the next id."""
 
-    def _spoken_for(self, run: SalvageRun, partition: int | None) -> bool | None:
-        """What the request ids say about a run being of a partition: yes, no, or nothing."""
+    def _named_by_request_ids(self, run: SalvageRun, partition: int | None) -> bool | None:
+        """Whether the request ids attribute a run to a partition; None when they are no evidence."""
         if not self._trusted or partition is None or run.request_partition is None:
             return None
         return run.request_partition == partition
 
     def inside(self, run: SalvageRun, last_id: int, end: int) -> bool:
-        """Whether a run lies inside a damaged record that stands at `end`, behind the id `last_id`.
+        """Whether a run lies inside a damaged record that begins at byte `end`, after the record `last_id`.
 
-        What stands there may be several damaged records, each with the right id and a length that leads to the next.
-        A run is inside when such a length leads beyond its start to a place where something begins, or when a record's
-        checksums prove that it ends at such a place; never when they prove that it ends where the run begins.  A length
-        that leads out of the stretch is believed only in a lone data file whose last records do not go on to its end: in
-        an image, files lie in fragments.
+        Several damaged records may precede the run, each with the right id and a length that leads to the next one.  The run is
+        inside one of them when
+
+        - the record's length leads past the run's start, to a place where another run, record or the end begins; or
+        - the record's checksums prove that it ends at such a place.
+
+        It is not inside when the checksums prove that the record ends where the run begins.  A length that leads out of the
+        stretch counts only if the source is exactly one data file whose records do not reach its end; in a disk image, files
+        are fragmented.
         """
         expected = last_id + 1
         while end < run.start:
@@ -192,13 +206,13 @@ class _Joiner:
         return False
 
     def _believed(self, source: int, claimed: int, transaction_id: int) -> bool:
-        """Whether a damaged record's own length leads to a place where it may end."""
+        """Whether a damaged record's own length (its end: `claimed`) leads to a place where it may end."""
         if claimed > self._stretch.end:
             return self._stretch.is_file and not self._whole
         return claimed in self._boundaries or self._evidence.claim(source, claimed, transaction_id + 1) is not None
 
     def _places(self, behind: int, start: int) -> Sequence[int]:
-        """The next few offsets where something begins, not too far from a record's start."""
+        """The next few offsets after `behind` where a run or the stretch's end is, at most FAR bytes from `start`."""
         at = bisect.bisect_right(self._sorted, behind)
         return [place for place in self._sorted[at : at + PLACES] if place - start <= FAR]
 
@@ -208,22 +222,22 @@ class _Joiner:
         return not self.inside(run, last_id, end)
 
     def best(self, runs: Sequence[SalvageRun], header: FoundHeader | None) -> list[SalvageRun]:
-        """The runs that fit together in one file and hold the most records; behind `header`, if there is one."""
+        """The chain of runs with the most records that fits into one file; after `header`, if there is one."""
         partition = header.number if header is not None else None
-        weights: list[int] = []  # of the best chain that ends with each run; -1: none does
-        highest: list[int] = []  # the largest of the weights so far
+        weights: list[int] = []  # records in the best chain that ends with each run; -1: no chain does
+        highest: list[int] = []  # maximum of the weights so far
         previous: list[int | None] = []
         for place, run in enumerate(runs):
-            said = self._spoken_for(run, partition)
+            said = self._named_by_request_ids(run, partition)
             best, link = 0 if header is None else -1, None
             for earlier in range(place - 1, max(-1, place - 1 - LINK_WINDOW), -1):
                 if highest[earlier] <= best:
                     break
                 before = runs[earlier]
-                about = said if header is not None else self._spoken_for(run, before.request_partition)
+                about = said if header is not None else self._named_by_request_ids(run, before.request_partition)
                 if weights[earlier] > best and self._joins(run, before.last, before.end, about):
                     best, link = weights[earlier], earlier
-            # Only of a run with nothing in front of it: to look from the header is to walk over all that is damaged in between.
+            # Only for a run without a predecessor: the check from the header walks over all damage in between.
             if best < 0 and header is not None and self._joins(run, header.first - 1, header.end, said):
                 best = 0
             weights.append(best + len(run) if best >= 0 else -1)
@@ -239,8 +253,8 @@ class _Joiner:
         return chain[::-1]
 
     def within(self, run: SalvageRun, chain: Chain) -> bool:
-        """Whether a run that does not belong to a chain lies inside a damaged record of it."""
-        behind = bisect.bisect_right(chain.runs, run.start, key=lambda one: one.end)  # they stand in order
+        """Whether a run outside of a chain lies inside a damaged record of the chain's file."""
+        behind = bisect.bisect_right(chain.runs, run.start, key=lambda one: one.end)  # the runs are in order
         if behind:
             return self.inside(run, chain.runs[behind - 1].last, chain.runs[behind - 1].end)
         header = chain.header
@@ -248,7 +262,7 @@ class _Joiner:
 
 
 def _stretches(headers: Sequence[FoundHeader], runs: Sequence[SalvageRun], sizes: Sequence[int]) -> list[HeaderStretch]:
-    """Each header with the runs up to the next one.  Control file headers stand in front of no records."""
+    """Each header with the runs up to the next header.  A control file header starts a stretch without a header."""
     items: list[FoundHeader | SalvageRun] = [*headers, *runs]
     items.sort(key=lambda item: (item.source, item.offset if isinstance(item, FoundHeader) else item.start))
     result: list[HeaderStretch] = []
@@ -274,7 +288,7 @@ def find_chains(
     trusted: bool,
     evidence: SourceEvidence,
 ) -> tuple[list[Chain], list[Doubt]]:
-    """Put runs together into the files that they stood in, and tell those that lie inside damaged records.
+    """Join runs to chains, one per file, and find the runs that lie inside damaged records.
 
     `sizes`: bytes of each source; `trusted`: whether request ids agree with headers.  May raise DiskReadError.
     """
@@ -289,7 +303,7 @@ def find_chains(
                 raise AssertionError("a run without a header always makes a chain of its own")
             chosen = set(map(id, best))
             chain = Chain(root, best)
-            root = None  # what does not fit the header stands on its own
+            root = None  # runs that do not fit the header form chains without one
             if best:
                 chains.append(chain)
             within = {id(run) for run in left if id(run) not in chosen and joiner.within(run, chain)}
@@ -301,7 +315,7 @@ def find_chains(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is known from elsewhere: the keys that were found (joined), and what the caller named."""
+    """What attribution has to know: `keys` as `join_keys` returns them, and the cluster and partition the caller named."""
 
     keys: dict[UUID, UUID]
     cluster_key: UUID | None
@@ -311,7 +325,7 @@ class Question:
 
 
 def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attributed], list[Doubt]]:
-    """Whose each chain is.  `cluster_key` None in a result: the only cluster's, whichever that turns out to be."""
+    """Attribute each chain to a cluster and partition.  `cluster_key` None in a result: that of the only cluster."""
     settled: list[Attributed] = []
     open_chains: list[Chain] = []
     for chain in chains:
@@ -319,7 +333,7 @@ def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attribu
             open_chains.append(chain)
             continue
         key = question.keys[chain.header.cluster_key]
-        settled += _all(chain, key, chain.header.number, AttributionReason.HEADER)
+        settled += _attribute_all(chain, key, chain.header.number, AttributionReason.HEADER)
     keys = {one.cluster_key for one in settled} or set(question.keys.values())
     only = next(iter(keys), question.cluster_key)
     single = len(keys) <= 1 and question.cluster_key in (None, only)
@@ -343,11 +357,11 @@ def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attribu
             reason = "no header and no request id tells its partition" if single else "no header tells its cluster"
             doubts += [Doubt(run, reason) for run in chain.runs]
             continue
-        settled += _all(chain, *found)
+        settled += _attribute_all(chain, *found)
         ends.setdefault(chain.runs[-1].last, set()).add(found[:2])
     return settled, doubts
 
 
-def _all(chain: Chain, key: UUID | None, partition: int, witness: AttributionReason) -> list[Attributed]:
-    records = chain.records  # counted once, and not for each run
+def _attribute_all(chain: Chain, key: UUID | None, partition: int, witness: AttributionReason) -> list[Attributed]:
+    records = chain.records  # computed once, not per run
     return [Attributed(run, key, partition, witness, records) for run in chain.runs]

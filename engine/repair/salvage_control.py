@@ -1,13 +1,13 @@
-"""Control files in bytes of any origin: which are there, and which one tells the sessions and marks of what is salvaged.
+"""Finding control files in arbitrary bytes, and choosing the one whose sessions and marks are used.
 
-A control file has a header without a checksum and, behind it, a pair of structs for each partition.  It is believed when the
-header is plausible and at least one partition info behind it proves it: the right id in its place and a struct with a right
-checksum, in one of the two layouts.  Of the infos only such are used; a struct with a wrong checksum is never taken.
+A control file is a header without a checksum, followed by an info (a partition id and a pair of structs) for each partition.  It
+is accepted when the header is plausible and at least one info proves it: the id is right for its place, and a struct has a right
+checksum, in one of the two layouts.  Only such infos are used; a struct with a wrong checksum never is.
 
 Several control files of one cluster may be found: copies and earlier states of one node's file, and files of other nodes, whose
-marks say nothing of this one.  A node's file keeps the time of its creation for ever, so files with another time, or another
-number of partitions, are another node's, and nothing tells which is meant.  Of the states of one file the newest counts: the
-one of which every partition has a struct in force that is at least as new as in all others.  Where that is not so a person
+marks do not apply.  A file's creation time never changes.  So files with different creation times, or different numbers of
+partitions, are those of different nodes, and the operator must say which one is meant.  Of several states of one file the newest
+is used: the one in which every partition's struct in force is at least as new as in all others.  If there is none, the operator
 decides.
 """
 
@@ -36,21 +36,21 @@ from waltzctl.formats.control import (
 )
 
 PROBED = 4096
-"""Infos among which one has to prove a control file; it bounds the work on whatever looks like the header of one."""
+"""One of so many first infos has to prove a control file; bounds the work on bytes that merely look like its header."""
 NEVER = (-1, -1, -1)
 """Session and marks of a partition that has seen no session."""
 
 
 def proven(info: PartitionInfo) -> bool:
-    """Whether an info can be used: its id belongs to its place, and one of its structs is in force."""
+    """Whether an info can be used: its id is right for its place, and one of its structs is in force."""
     return info.stored_partition == info.partition and info.current is not None
 
 
 def carve_control(source: ByteSource, offset: int) -> ControlFile | None:
-    """The control file that begins at `offset`, as far as the source holds it; None unless an info proves it.
+    """The control file that begins at byte `offset`, as far as the source holds it; None unless an info proves it.
 
-    In it are as many infos as are there, up to the number in the header; `proven` says which of them can be used.  Raises
-    DiskReadError.
+    The result has the infos that are there, at most the number in the header; `proven` says which of them can be used.
+    Raises DiskReadError.
     """
     raw = bytes(read_bytes(source, offset, CONTROL_HEADER.size))
     if len(raw) < CONTROL_HEADER.size:
@@ -76,7 +76,10 @@ def _decode(source: ByteSource, offset: int, layout: Layout, header: ControlHead
 
 @dataclass(frozen=True, slots=True)
 class FoundControl:
-    """A control file and where it begins.  `used` and `reason`: whether it tells the marks, and why or why not."""
+    """A control file that was found at byte `offset` of `path`.
+
+    `used`: sessions and marks are taken from it; `reason`: why or why not, in words.
+    """
 
     path: Path
     offset: int
@@ -86,41 +89,41 @@ class FoundControl:
 
     @property
     def place(self) -> str:
-        """How it is named on the command line."""
+        """Its name on the command line, ``PATH:OFFSET``."""
         return f"{self.path}:{self.offset}"
 
     @property
     def structs(self) -> int:
-        """Structs with a right checksum, in infos with the right id."""
+        """Number of structs with a right checksum in infos that can be used."""
         return sum(one.valid for info in self.control.partitions if proven(info) for one in info.structs)
 
     @property
     def unknown(self) -> tuple[int, ...]:
-        """Partitions of which nothing here can be used."""
+        """Partitions whose info is missing or cannot be used."""
         known = {info.partition for info in self.control.partitions if proven(info)}
         return tuple(p for p in range(self.control.header.num_partitions) if p not in known)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundControls:
-    """The control files of a cluster that were found, and the one that is used, if any."""
+    """The control files of a cluster that were found; at most one of them is used."""
 
     found: tuple[FoundControl, ...] = ()
 
     @property
     def used(self) -> FoundControl | None:
-        """The one that tells sessions and marks."""
+        """The one from which sessions and marks are taken, None when none is used."""
         return next((one for one in self.found if one.used), None)
 
     def unused(self, reason: str) -> FoundControls:
-        """Without one that is used."""
+        """The same files with none of them used, for `reason`."""
         return FoundControls(tuple(replace(one, used=False, reason=reason) for one in self.found))
 
 
 def read_controls(
     sources: Sequence[ByteSource], paths: Sequence[Path], headers: Sequence[FoundHeader]
 ) -> tuple[FoundControl, ...]:
-    """The control files at the headers that were found to be theirs.  Raises DiskReadError."""
+    """The control files at the given control file headers.  Raises DiskReadError."""
     found = ((one, carve_control(sources[one.source], one.offset)) for one in headers)
     return tuple(FoundControl(paths[one.source], one.offset, control) for one, control in found if control is not None)
 
@@ -128,10 +131,11 @@ def read_controls(
 def choose_control(
     found: Sequence[FoundControl], *, num_partitions: int | None = None, at: str | None = None
 ) -> FoundControls:
-    """Which of the control files of one cluster is used; each says why it is, or why not.
+    """Choose which control file of one cluster is used; each result says why or why not.
 
-    `num_partitions`: the number that the caller gave, which wins over what the files say.  `at`: the place (``PATH:OFFSET``)
-    that the caller chose.  Raises InvalidRequestError when there is no control file at that place.
+    `num_partitions`: the caller's number of partitions; files with another number are not used.  `at`: the place
+    (``PATH:OFFSET``) that the caller chose.  Raises InvalidRequestError when no control file begins there, or when it
+    contradicts `num_partitions`.
     """
     if at is not None:
         named = next((one for one in found if one.place == at), None)
@@ -150,7 +154,7 @@ def choose_control(
             f"those of several nodes were found ({said}): nothing tells which is meant"
         )
     newest = [one for one in fitting if all(_at_least_as_new(one, other) for other in fitting)]
-    newest.sort(key=lambda one: -one.structs)  # of copies the most complete one
+    newest.sort(key=lambda one: -one.structs)  # the most complete copy first
     if not newest:
         reason = "states of one file contradict each other: each has a partition that is newer than in another"
         return FoundControls(tuple(found)).unused(reason)
@@ -182,7 +186,7 @@ def _use(found: Sequence[FoundControl], place: str, why: str, why_not: str) -> F
 
 
 def _at_least_as_new(one: FoundControl, other: FoundControl) -> bool:
-    """Whether every partition of which both know something is at least as new in the first one."""
+    """Whether each partition that both files prove is at least as new in the first one."""
     for mine, theirs in zip(one.control.partitions, other.control.partitions, strict=False):
         if proven(mine) and proven(theirs) and not _not_older(mine.current_struct, theirs.current_struct):
             return False
@@ -194,7 +198,7 @@ def _not_older(mine: PartitionStruct | None, theirs: PartitionStruct | None) -> 
     assert theirs is not None
     if mine.marks == theirs.marks and mine.sequence == theirs.sequence:
         return True
-    if mine.layout is not theirs.layout:  # converted in between; only marks can be compared
+    if mine.layout is not theirs.layout:  # the file was converted in between: only sessions and marks are comparable
         mine, theirs = PartitionStruct(*mine.marks), PartitionStruct(*theirs.marks)
     number, choice = choose_current(mine, theirs)
     if choice is Choice.SAME:
@@ -203,7 +207,7 @@ def _not_older(mine: PartitionStruct | None, theirs: PartitionStruct | None) -> 
 
 
 def assigned_by(control: ControlFile) -> frozenset[int]:
-    """The partitions that a control file shows to have been there: by their flag, or by a session where there are no flags."""
+    """The partitions that were assigned, by their flag; in a layout without flags, those that have seen a session."""
     found = set()
     for info in filter(proven, control.partitions):
         current = info.current_struct
@@ -223,5 +227,5 @@ def salvaged_infos(control: ControlFile, layout: Layout, partitions: Collection[
 
 
 def of_cluster(found: Sequence[FoundControl], keys: Mapping[UUID, UUID], key: UUID) -> list[FoundControl]:
-    """Those whose key, when a few damaged bits are forgiven, is `key`."""
+    """The control files whose key is taken for `key`; `keys` is the result of `join_keys`."""
     return [one for one in found if keys.get(one.control.header.cluster_key) == key]

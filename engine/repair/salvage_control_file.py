@@ -1,9 +1,9 @@
-"""Salvage of a control file alone: partitions survived, their control file did not.
+"""Salvage of a lost control file for partitions that survived.
 
-The file is looked for in anything that may hold its bytes, an image of the disk for example, and written beside the partitions,
-where there is none.  Structs with a right checksum are written as they were found; where one of a pair is lost it becomes a
-copy of the other, and where both are, the pair stays invalid, so that verify goes on to name it.  Nothing is made up, and
-nothing is lowered: a mark that promises more than the partition holds is a finding.
+The file is searched in arbitrary bytes, for example a disk image, and written into the storage directory, which has none.
+Structs with a right checksum are written as found.  If one struct of a pair is lost, it becomes a copy of the other; if both
+are, the pair stays invalid, so that verify reports it.  No value is invented or lowered: a mark above the partition's last
+transaction is reported as a finding.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from waltzctl.formats.control import (
 
 @dataclass(frozen=True, slots=True)
 class SalvagedControl:
-    """A control file that was written.  `path`: the storage directory; `findings`: what verify says of it, without notes.
+    """The outcome of salvaging a control file into the storage directory `path`.
 
-    `controls`: every control file of the cluster that was found; `marks_unknown`: partitions whose pair was lost.
+    `sources`: number of files read.  `bytes`: bytes examined.  `controls`: every control file of the cluster that was found.
+    `marks_unknown`: partitions whose pair was lost.  `findings`: verify's findings about the directory, without notes.
     """
 
     path: Path
@@ -72,13 +73,13 @@ def salvage_control_file(
 ) -> SalvagedControl:
     """Find the control file of a storage directory in `sources` and write it into `to`, which has none.
 
-    `cluster_key` may be left out when the partitions in `to`, or all control files found, are of one cluster; `num_partitions`
-    and `control_at` (``PATH:OFFSET``) choose where several differ.  Sources are opened for reading only.
+    `cluster_key` may be left out when the partitions in `to`, or all control files found, are of one cluster.  `num_partitions`
+    and `control_at` (``PATH:OFFSET``) choose among different control files.  Sources are opened read-only.
 
-    Raises RefusedError when `to` has a control file, or partitions that the one found cannot be of; InvalidRequestError when
-    nothing tells which one is meant; NotWaltzError when none is found; DiskReadError, DiskWriteError.
+    Raises RefusedError when `to` has a control file, or partitions that do not fit the one found; InvalidRequestError when it is
+    not clear which one is meant; NotWaltzError when none is found; DiskReadError, DiskWriteError.
     """
-    view = _look_at(to)
+    view = _surviving_files(to)
     paths = list_sources(sources, to)
     with contextlib.ExitStack() as stack:
         files = OpenFiles()
@@ -107,10 +108,10 @@ def salvage_control_file(
     used = controls.used
     if used is None:
         raise InvalidRequestError(
-            _undecided(key, found, controls.found), advice="name it with --control-at PATH:OFFSET"
+            _why_undecided(key, found, controls.found), advice="name it with --control-at PATH:OFFSET"
         )
     _check_partitions(to, view, used)
-    disk.write_whole(to / CONTROL_FILE_NAME, _as_proven(used.control, key))
+    disk.write_whole(to / CONTROL_FILE_NAME, _encoded(used.control, key))
     return SalvagedControl(
         path=to,
         cluster_key=key,
@@ -124,8 +125,11 @@ def salvage_control_file(
     )
 
 
-def _look_at(to: Path) -> StorageView | None:
-    """What survived; None for a directory without partitions.  Raises InvalidRequestError, RefusedError, DiskReadError."""
+def _surviving_files(to: Path) -> StorageView | None:
+    """The surviving files; None for a directory without partitions.
+
+    Raises InvalidRequestError when `to` is not a directory, RefusedError when it has a control file; DiskReadError.
+    """
     if not to.is_dir():
         raise InvalidRequestError(f"{to}: not a directory", advice="name the directory whose control file is gone")
     if (to / CONTROL_FILE_NAME).exists():
@@ -140,9 +144,9 @@ def _look_at(to: Path) -> StorageView | None:
 
 
 def _key_of(to: Path, view: StorageView | None, named: UUID | None) -> UUID | None:
-    """The cluster's key: that of the segments in a directory, where they agree, or the one that was named.
+    """The cluster key: the named one, or that of the directory's segments; None when they differ or there are none.
 
-    Raises RefusedError when the two differ, DiskReadError.
+    Raises RefusedError when the segments contradict the named key, DiskReadError.
     """
     keys = []
     for partition in view.partitions.values() if view else ():
@@ -168,7 +172,7 @@ def _choose_key(named: UUID | None, keys: Sequence[UUID]) -> UUID:
     return keys[0]
 
 
-def _undecided(key: UUID, found: Sequence[FoundControl], mine: Sequence[FoundControl]) -> str:
+def _why_undecided(key: UUID, found: Sequence[FoundControl], mine: Sequence[FoundControl]) -> str:
     if not mine:
         other = ", ".join(str(one) for one in dict.fromkeys(one.control.header.cluster_key for one in found))
         return f"no control file of cluster {key} was found, but of {other}"
@@ -180,7 +184,7 @@ def _undecided(key: UUID, found: Sequence[FoundControl], mine: Sequence[FoundCon
 
 
 def _check_partitions(to: Path, view: StorageView | None, used: FoundControl) -> None:
-    """Refuse a control file that the partitions beside it cannot be of.  Raises RefusedError, DiskReadError."""
+    """Raise RefusedError for a control file with fewer partitions than the directory has."""
     header = used.control.header
     for number, partition in view.partitions.items() if view else ():
         if number >= header.num_partitions and partition.segments:
@@ -190,9 +194,9 @@ def _check_partitions(to: Path, view: StorageView | None, used: FoundControl) ->
             )
 
 
-def _as_proven(control: ControlFile, key: UUID) -> bytes:
-    """What is written: version, key and every info that is proven, or tells two things; a pair that is lost is zeros."""
-    # no commit journal comes with it
+def _encoded(control: ControlFile, key: UUID) -> bytes:
+    """The bytes to write: the header, every proven info, every info whose structs tie, and zeros for a lost pair."""
+    # the commit journal is lost, so the file is not marked
     header = replace(control.header, version=CONTROL_VERSION, cluster_key=key, journaled=False)
     held = {info.partition: info for info in control.partitions}
     infos = (_info(control.layout, p, held.get(p)) for p in range(header.num_partitions))

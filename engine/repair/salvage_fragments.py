@@ -1,9 +1,8 @@
-"""Records that a file system has split: their beginning ends one fragment of a file, their rest begins another.
+"""Joining records that a file system has split across two fragments of a file.
 
-Where a file lies in fragments on a disk, the record at each seam is found by no carving.  But when exactly one id is missing
-between two runs of the same image, its head stands behind the first run and its tail in front of the second one, and both
-pieces end and begin at block boundaries.  So there are few ways to put them together, and the record checksum tells which
-one is right.
+Carving does not find the record at the seam of two fragments in a disk image.  But when exactly one id is missing between two
+runs of the image, the record's head follows the first run and its tail precedes the second one, and head and tail are cut at
+block boundaries.  So there are few combinations, and the record checksum tells the right one.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD, Record
 
 BLOCK = 512
-"""Bytes; every file system's blocks are multiples of it."""
+"""Bytes; the block size of every file system is a multiple of it."""
 LARGEST = 1 << 20
-"""Bytes of the largest record that is put together; the work grows with the square of it."""
+"""Bytes of the largest record that is joined; the work grows with its square."""
 MOST = 256 << 20
-"""Bytes of all records that are put together, as these are held in memory."""
+"""Bytes of all joined records together, which are held in memory."""
 
 
 def _up(offset: int) -> int:
@@ -40,9 +39,10 @@ def _is_record(data: bytes, transaction_id: int) -> bool:
 
 
 def join(source: ByteSource, transaction_id: int, end: int, start: int) -> bytes | None:
-    """The record that begins at `end` and whose rest ends at `start`, split once at block boundaries; None if there is none.
+    """The record whose head begins at byte `end` and whose tail ends at byte `start`, split once at block boundaries.
 
-    Raises DiskReadError.
+    `end` is the end of the run before it, `start` the start of the run after it.  None if there is no such record.  Raises
+    DiskReadError.
     """
     head = bytes(read_bytes(source, end, LARGEST))
     floor = max(0, start - LARGEST)
@@ -62,7 +62,8 @@ def join(source: ByteSource, transaction_id: int, end: int, start: int) -> bytes
         return None
     for seam in range(first_seam, end + size, BLOCK):
         rest = start - (size - (seam - end))
-        if rest % BLOCK or rest == seam:  # the same for every seam; the second: nothing is split, the record is damaged
+        # Both hold for all seams or none: the tail is not at a block boundary; or nothing is split, the record is damaged.
+        if rest % BLOCK or rest == seam:
             return None
         if rest >= floor and seam - end <= len(head):
             data = head[: seam - end] + tail[rest - floor :]
@@ -72,7 +73,7 @@ def join(source: ByteSource, transaction_id: int, end: int, start: int) -> bytes
 
 
 def join_fragments(pieces: Sequence[RecordPiece], sources: Sequence[ByteSource]) -> Iterator[tuple[int, Record]]:
-    """Records that are missing alone between two pieces and can be put together, each with the place of the piece behind it.
+    """The joined records, each the only one missing between two pieces, with the index of the piece after it.
 
     Raises DiskReadError.
     """
@@ -88,7 +89,7 @@ def join_fragments(pieces: Sequence[RecordPiece], sources: Sequence[ByteSource])
 
 
 def as_run(record: Record, source: int) -> SalvageRun:
-    """A run of this record alone, which is all that source number `source` holds."""
+    """A run of this record alone, as the only content of source number `source`."""
     damaged = () if record.data_ok else (record.transaction_id,)
     sizes = np.array([record.size], np.uint32)
     return SalvageRun(source, 0, record.size, record.transaction_id, sizes, record.request_id.partition, damaged)

@@ -1,4 +1,4 @@
-"""Headers that salvage found, of whichever kind of file."""
+"""Headers of segments, indexes and control files that salvage found."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from waltzctl.formats.segment import HEADER_SIZE
 
 
 class HeaderKind(enum.StrEnum):
-    """What a header stands in front of."""
+    """What follows a header."""
 
     SEGMENT = "segment"
-    """Records: a run begins right behind it, or the id of its first record stands there."""
+    """Records: a run begins directly after it, or a record header with its first id does."""
     INDEX = "index"
     CONTROL = "control"
     ALONE = "alone"
-    """Nothing that would confirm it."""
+    """Nothing that confirms it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundHeader:
-    """A header.  `number` is the partition, or the number of partitions in a control file's header.
+    """A header at byte `offset` of source number `source`; `first`: its first transaction id.
 
-    Both kinds of header have their number in the same place.
+    `number`: the partition; in a control file's header, which has it at the same offset, the number of partitions.
     """
 
     source: int
@@ -36,5 +36,5 @@ class FoundHeader:
 
     @property
     def end(self) -> int:
-        """Offset behind the header."""
+        """Byte offset of the end of the header."""
         return self.offset + HEADER_SIZE

@@ -1,8 +1,8 @@
-"""Writing what was salvaged: a clean storage directory, built beside its name and renamed as a whole.
+"""Writing the salvaged records: a clean storage directory, built under a temporary name and renamed as a whole.
 
-Session and marks of a partition are those of the control file that was found, if one was; otherwise the initial ones (session,
-low-water mark and local low-water mark -1), since no record tells them: a Waltz server that is given such a directory would
-truncate it, and it is for reading, comparing and for filling gaps of another replica.
+Session and marks of a partition are those of the control file that was found.  Without one they are the initial values (session,
+low-water mark and local low-water mark -1), since records do not contain them.  A Waltz server would truncate such a partition;
+the directory is for reading, for comparing, and for restoring records of another replica.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SEGMENT_SIZE_THRESHOLD = 1_000_000_000
 """Bytes of a data file above which the next record begins a new one (default of release 0.13.2)."""
 BLOCK = 1 << 20
 SPARE = 1 << 20
-"""Bytes left free beside what is written."""
+"""Bytes to be left free on the file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class WrittenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the written directory is: its control file's values, and the time for its headers in ms since 1970 (UTC).
+    """The values for the control file and the headers.  `created`: ms since 1970 (UTC).
 
-    `infos`: what is known of session and marks, by partition, in the layout that is written.
+    `infos`: by partition, the known sessions and marks, in the layout to be written.
     """
 
     cluster_key: UUID
@@ -91,7 +91,7 @@ class _SegmentWriter:
         self._index.write_at(0, header)
 
     def add(self, piece: RecordPiece, source: ByteSource, copied: Callable[[int], None]) -> None:
-        """Copy a piece behind what is there.  Raises DiskReadError, DiskWriteError, DamageError."""
+        """Append a piece; `copied` is called with the bytes of each block.  Raises DiskReadError, DiskWriteError, DamageError."""
         offsets = piece.offsets()
         entries = offsets[:-1] - offsets[0] + self.size
         self._index.write_at(HEADER_SIZE + (self.next - self.first) * ENTRY_SIZE, encode_offsets(entries))
@@ -108,7 +108,7 @@ class _SegmentWriter:
         self.next = piece.last + 1
 
     def finish(self) -> WrittenSegment:
-        """Make both files durable and close them."""
+        """Sync both files and close them."""
         self._data.sync()
         self._index.sync()
         self.close()
@@ -120,7 +120,7 @@ class _SegmentWriter:
 
 
 def _cut(pieces: Iterable[RecordPiece], threshold: int) -> Iterable[tuple[bool, RecordPiece]]:
-    """The pieces, cut where a segment is full; with each, whether it begins a segment.  A gap always begins one."""
+    """The pieces, cut where a segment is full; with each, whether it begins a new segment.  After a gap a new one begins."""
     size, expected = HEADER_SIZE, None
     for piece in pieces:
         rest: RecordPiece | None = piece
@@ -159,7 +159,7 @@ def _write_partition(
                 writer = _SegmentWriter(directory, partition, piece.first, described)
             assert writer is not None
             writer.add(piece, sources[piece.run.source], copied)
-        if writer is None:  # nothing was found of it, but it was there
+        if writer is None:  # the partition was assigned, but none of its records was found
             writer = _SegmentWriter(directory, partition, 0, described)
         segments.append(writer.finish())
     finally:
@@ -172,7 +172,7 @@ def _write_partition(
 
 
 def _check(directory: Path, segment: WrittenSegment) -> None:
-    """Read a written segment back: what was carved must have arrived."""
+    """Read a written segment back and check that it holds the carved records."""
     path = directory / segment_name(segment.first)
     with FileSource(path) as source:
         records = 0
@@ -188,7 +188,7 @@ def _check(directory: Path, segment: WrittenSegment) -> None:
 
 
 def _control(described: Description, partitions: Iterable[int]) -> bytes:
-    """A control file with the marks that are known; in the released layout the written partitions are assigned."""
+    """A control file with the known marks; in the released layout the written partitions are flagged as assigned."""
     control = initial_control(described.layout, described.cluster_key, described.num_partitions, described.created)
     infos: list[PartitionInfo] = list(control.partitions)
     if described.layout.has_flags:
@@ -208,11 +208,11 @@ def write_directory(
     threshold: int = SEGMENT_SIZE_THRESHOLD,
     copied: Callable[[int], None] = lambda amount: None,
 ) -> dict[int, list[WrittenSegment]]:
-    """Write a storage directory as a whole or not at all, durably; return the segments of each partition.
+    """Write a storage directory durably, as a whole or not at all; return the segments of each partition.
 
-    `selected`: the pieces of each partition in the order of their ids, none for a partition that was there and of which
-    nothing was found; `copied` hears of each block's bytes.  Raises DiskFullError before anything is written when it would
-    not fit, RefusedError while another run is at work for the same target, DiskReadError, DiskWriteError, DamageError.
+    `selected`: the pieces of each partition in the order of their ids; empty for a partition that was assigned and of which no
+    record was found.  `copied` is called with the bytes of each block.  Raises DiskFullError, before anything is written, when
+    it would not fit, RefusedError while another process writes the same target, DiskReadError, DiskWriteError, DamageError.
     """
     beside = to.with_name(to.name + disk.TEMPORARY_SUFFIX)
     needed = described.layout.file_size(described.num_partitions) + SPARE
@@ -221,7 +221,7 @@ def write_directory(
             offsets = piece.offsets()
             needed += int(offsets[-1] - offsets[0]) + ENTRY_SIZE * (len(offsets) - 1) + 2 * HEADER_SIZE
     with work_directory(beside):
-        free = disk.free_bytes(to.parent)  # without what a run left that was killed
+        free = disk.free_bytes(to.parent)  # after `work_directory` has removed the leftovers of a killed run
         if needed > free:
             cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free")
             raise write_error(to, None, cause)

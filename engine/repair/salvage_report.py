@@ -1,4 +1,4 @@
-"""What salvage tells: what was looked at, found, written and left out."""
+"""The report of a salvage: what was read, found, written and left out."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class IdRange:
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulRun:
-    """Records that are intact but were not used, as nothing tells whose they are, or as something speaks against them.
+    """Intact records that were not written: they could not be attributed, or lie inside a damaged record.
 
-    `offset` and `length` in bytes of the file `path`.
+    `offset` and `length`: bytes in the file `path`.
     """
 
     path: Path
@@ -41,7 +41,7 @@ class DoubtfulRun:
 
 @dataclass(frozen=True, slots=True)
 class SalvagedPartition:
-    """What was written of a partition.  `missing`: ids from 0 to the last one written that were not found."""
+    """What was written of a partition.  `missing`: ids from 0 to the last written one that were not found."""
 
     partition: int
     first_transaction_id: int
@@ -51,21 +51,21 @@ class SalvagedPartition:
     bytes: int
     missing: tuple[IdRange, ...]
     marks: tuple[int, int, int]
-    """Session, low-water mark and local low-water mark as written; all -1 where no control file told them."""
+    """Session, low-water mark and local low-water mark as written; all -1 when no control file had them."""
     by_witness: Mapping[str, int]
-    """Records found, duplicates included, by what tells that they are this partition's."""
+    """Number of records found, duplicates included, by `AttributionReason`."""
     contradicted: int
-    """Records found, duplicates included, whose request ids name another partition."""
+    """Number of records found, duplicates included, whose request ids name another partition."""
 
     @property
     def acknowledged_missing(self) -> IdRange | None:
-        """Behind the last transaction that was written: those that the local low-water mark says were durable here."""
+        """Ids after the last written transaction up to the local low-water mark: durable here, but not found."""
         mark = self.marks[2]
         return IdRange(self.last_transaction_id + 1, mark) if mark > self.last_transaction_id else None
 
 
 class PartitionCountSource(enum.StrEnum):
-    """What the number of partitions of a salvaged directory goes by: the caller, a control file, or the highest one found."""
+    """Where the number of partitions of a salvaged directory comes from: caller, control file, or highest partition found."""
 
     GIVEN = "given"
     CONTROL_FILE = "control-file"
@@ -74,7 +74,7 @@ class PartitionCountSource(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """What was looked at, found, written and left out.
+    """What was read, found, written and left out.
 
     ``found == written + duplicates + superseded + doubtful_records + elsewhere``.
     """
@@ -86,14 +86,15 @@ class SalvageReport:
     num_partitions_from: PartitionCountSource
     layout: Layout
     sources: int
-    """Files that were read."""
+    """Number of files read."""
     bytes: int
-    """Bytes that were examined."""
+    """Bytes examined."""
     headers: int
-    """Segment, index and control file headers that were seen."""
+    """Number of segment, index and control file headers found."""
     found: int
+    """Number of records found; the sum given above."""
     joined: int
-    """Of these, records that a file system had split and that were put together."""
+    """Number of records, included in `found`, that were joined from fragments."""
     written: int
     duplicates: int
     """Further copies with the same bytes."""
@@ -107,25 +108,25 @@ class SalvageReport:
     doubtful: tuple[DoubtfulRun, ...]
     unreadable: tuple[UnreadableRange, ...]
     findings: tuple[Finding, ...]
-    """About what was written: records whose data disagrees with its own checksum."""
+    """About written records: data that does not match its checksum, and segments whose records are another partition's."""
     controls: tuple[FoundControl, ...] = ()
-    """The control files of the cluster that were found, whether each tells the marks, and why or why not."""
+    """The control files of the cluster that were found; each says whether it is used, and why or why not."""
     marks_unknown: tuple[int, ...] = ()
-    """Partitions that were written with initial marks, although a control file tells those of others."""
+    """Partitions written with initial marks, although a control file was used that has the marks of others."""
 
     @property
     def marks_known(self) -> bool:
-        """Whether a control file told sessions and marks."""
+        """Whether sessions and marks were taken from a control file."""
         return any(one.used for one in self.controls)
 
     @property
     def missing(self) -> int:
-        """Transactions that were not found, of all partitions that were written, up to the last one that was."""
+        """Number of transactions not found, over all written partitions, each up to its last written transaction."""
         return sum(gap.last - gap.first + 1 for one in self.partitions for gap in one.missing)
 
     @property
     def acknowledged_missing(self) -> int:
-        """Transactions that were not found, behind those that were, though marks say that they were durable."""
+        """Number of transactions not found after each partition's last written one, though durable according to its mark."""
         gaps = [one.acknowledged_missing for one in self.partitions]
         return sum(gap.last - gap.first + 1 for gap in gaps if gap is not None)
 

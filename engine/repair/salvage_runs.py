@@ -1,8 +1,8 @@
-"""What a stream of bytes of any origin holds: runs of records, and the headers between them.
+"""Finding runs of records, and the headers between them, in arbitrary bytes.
 
-A run is a row of records back to back with consecutive ids, each with a right record checksum.  Headers are looked for only
-between runs, since what lies inside an intact record is some client's data.  A header carries no checksum, so it is
-believed for its shape (128 bytes: version 0, a key, a partition, a first id, zeros) and for what follows it.
+A run is a sequence of records back to back with consecutive ids, each with a right record checksum.  Headers are searched only
+between runs, since everything inside an intact record is client data.  A header has no checksum, so it is recognised by its
+shape (128 bytes: version 0, key, partition, first id, zeros) and by what follows it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PLAUSIBLE_TIMES = range(1_000_000_000_000, 5_000_000_000_000)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SalvageRun:
-    """Records back to back with consecutive ids.  `start` and `end` are byte offsets in source number `source`."""
+    """Records back to back with consecutive ids.  `start` and `end`: byte offsets in source number `source`."""
 
     source: int
     start: int
@@ -50,9 +50,9 @@ class SalvageRun:
     sizes: npt.NDArray[np.uint32]
     """Bytes of each record."""
     request_partition: int | None
-    """The partition in the request ids, when it is the same in all of them."""
+    """The partition in the request ids; None when they differ."""
     data_damaged: tuple[int, ...] = ()
-    """Ids of the records whose data disagrees with its own checksum."""
+    """Ids of the records whose data does not match the data checksum."""
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -63,7 +63,7 @@ class SalvageRun:
         return self.first + len(self.sizes) - 1
 
     def offsets(self) -> npt.NDArray[np.int64]:
-        """Offset of each record, and the run's end behind them."""
+        """Byte offset of each record, followed by the run's end."""
         result = np.empty(len(self.sizes) + 1, np.int64)
         result[0] = self.start
         np.cumsum(self.sizes, out=result[1:])
@@ -72,7 +72,7 @@ class SalvageRun:
 
 
 class _Builder:
-    """Joins batches that continue each other."""
+    """Builds a run from consecutive batches."""
 
     def __init__(self, source: int, batch: RecordBatch) -> None:
         self.source = source
@@ -122,7 +122,7 @@ def find_headers(source: ByteSource, number: int, runs: Iterable[SalvageRun]) ->
 
 
 def _between(source: ByteSource, number: int, start: int, stop: int, run: SalvageRun | None) -> Iterator[FoundHeader]:
-    """Headers of ``[start, stop)``; `run`, if any, begins at `stop`."""
+    """Headers in bytes ``[start, stop)``; `run`, if any, begins at `stop`."""
     own = _own_header(source, number, start, run) if run is not None else None
     seen = start
     for offset in _candidates(source, start, stop if own is None else own.offset):
@@ -148,7 +148,7 @@ def _own_header(source: ByteSource, number: int, start: int, run: SalvageRun) ->
 
 
 def _right_in_front(header: SegmentHeader, run: SalvageRun) -> bool:
-    """Whether the 128 bytes in front of a run are its header; one damaged field beside key and partition is forgiven."""
+    """Whether the 128 bytes before a run are its header; one damaged field other than key and partition is tolerated."""
     oddities = (
         header.version != FORMAT_VERSION,
         header.created not in _PLAUSIBLE_TIMES,
@@ -169,7 +169,7 @@ def _candidates(source: ByteSource, start: int, stop: int) -> Iterator[int]:
         while (zeros := window.find(_RESERVED, position)) >= 0:
             behind = _NOT_ZERO.search(window, zeros + len(_RESERVED))
             end = behind.start() if behind else len(window)
-            # the bytes in front of the zeros are the header's last that are not zero, somewhere in its first 40
+            # the header's last nonzero byte is the one in front of the zeros, and one of its first 40 bytes
             for place in range(max(zeros - SEGMENT_HEADER.offset_of("reserved"), 0), min(zeros, end - HEADER_SIZE + 1)):
                 version, created = _FRONT.unpack_from(window, place)
                 if version == FORMAT_VERSION and created in _PLAUSIBLE_TIMES:
@@ -181,10 +181,10 @@ def _candidates(source: ByteSource, start: int, stop: int) -> Iterator[int]:
 
 
 def _judge(source: ByteSource, number: int, offset: int) -> FoundHeader | None:
-    """What the 128 bytes at `offset`, with zeros in the right places, are."""
+    """The header that the 128 bytes at `offset` are, given that its reserved bytes are zero; None when they are none."""
     raw = bytes(read_bytes(source, offset, HEADER_SIZE + RECORD_HEADER.size))
     header, behind = SegmentHeader.decode(raw), raw[HEADER_SIZE:]
-    turned = header.partition < 0  # only a control file has that, of a node with a commit journal
+    turned = header.partition < 0  # inverted number of partitions: a control file marked as having a commit journal
     partition = ~header.partition if turned else header.partition
     if header.cluster_key.int == 0 or not 0 <= partition <= MAX_PARTITIONS or header.first_transaction_id < 0:
         return None

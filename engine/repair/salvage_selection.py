@@ -1,7 +1,7 @@
-"""Which of the carved records are written: each id of a partition once, the best copy of it.
+"""Selecting the carved records to write: the best copy of each transaction of a partition.
 
-Runs are intervals of ids, so the work goes by runs and not by records: where a single run holds an interval it is taken as it
-stands; where several do, their bytes are compared, and only records that differ are looked at one by one.
+Selection works on intervals of ids, not on single records.  An interval held by one run is taken as it is.  If several runs hold
+it, their bytes are compared, and only differing records are decided one by one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 
 BLOCK = 1 << 20
 CHUNK = 4096
-"""Records compared at once."""
+"""Records that are compared at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Where a record stands: source file, byte offset, bytes."""
+    """The place of a record: source file, byte offset and size in bytes."""
 
     path: Path
     offset: int
@@ -35,7 +35,7 @@ class SourcePlace:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A transaction of which differing records were found, each intact by its own checksum.  `kept` is written."""
+    """A transaction with differing records, each with a right record checksum.  `kept` is the one that is written."""
 
     partition: int
     transaction_id: int
@@ -53,21 +53,21 @@ class RecordPiece:
     last: int
 
     def offsets(self) -> npt.NDArray[np.int64]:
-        """Offset of each record in its source, and the end behind the last."""
+        """Byte offset of each record in its source, followed by the end of the last one."""
         return offsets_of(self.run)[self.first - self.run.first : self.last - self.run.first + 2]
 
 
 @lru_cache(maxsize=8)
 def offsets_of(run: SalvageRun) -> npt.NDArray[np.int64]:
-    """`SalvageRun.offsets`, kept for the runs in use."""
+    """`SalvageRun.offsets`, cached for the runs in use."""
     return run.offsets()
 
 
 @dataclass(frozen=True, slots=True)
 class SalvageSelection:
-    """What is written of a partition, in order of ids, and what was found more than once.
+    """The records to write of a partition, in the order of their ids, and counts of the other copies.
 
-    `duplicates` counts further copies with the same bytes, `superseded` further copies with other bytes.
+    `duplicates`: number of further copies with the same bytes; `superseded`: of those with other bytes.
     """
 
     pieces: tuple[RecordPiece, ...]
@@ -79,7 +79,7 @@ class SalvageSelection:
 def _intervals(runs: Sequence[Attributed]) -> Iterator[tuple[int, int, list[Attributed]]]:
     """Each maximal interval of ids (both ends inclusive) that the same runs hold, with these runs."""
     waiting = sorted(range(len(runs)), key=lambda place: runs[place].run.first, reverse=True)
-    active: list[tuple[int, int]] = []  # last id, place
+    active: list[tuple[int, int]] = []  # last id of the run, its place in `runs`
     position = 0
     while waiting or active:
         if not active:
@@ -97,7 +97,11 @@ def _intervals(runs: Sequence[Attributed]) -> Iterator[tuple[int, int, list[Attr
 
 
 def _preference(one: Attributed, transaction_id: int | None) -> tuple[bool, int, int, int, int]:
-    """Larger is better: data that agrees with its checksum, more records beside it, a better witness, later place."""
+    """The sort key of a copy; the largest is written.  `transaction_id` None: the data checksum is not considered.
+
+    In order of weight: data matches its checksum, more records in its chain, better attribution, earlier source, later place in
+    the source.  `_REASONS` has one text for each.
+    """
     data_ok = transaction_id is None or transaction_id not in one.run.data_damaged
     return data_ok, one.support, RANK[one.witness], -one.run.source, one.run.start
 
@@ -132,7 +136,7 @@ class _Selector:
         self.superseded = 0
 
     def add(self, first: int, last: int, holders: Sequence[Attributed]) -> None:
-        """Decide about the ids of one interval."""
+        """Select the records of one interval of ids (`first` to `last`, inclusive), which every holder has."""
         best = max(holders, key=lambda one: _preference(one, None))
         others = [one for one in holders if one is not best]
         differing: dict[int, list[Attributed]] = {}
@@ -160,7 +164,7 @@ class _Selector:
         return SourcePlace(self._paths[run.source], int(offsets[at]), int(offsets[at + 1] - offsets[at]))
 
     def _decide(self, number: int, best: Attributed, rivals: Sequence[Attributed]) -> None:
-        """One transaction with differing records.  Rivals that agree with each other are still named one by one."""
+        """Decide one transaction with differing records.  Rivals with the same bytes are still listed one by one."""
         ranked = sorted([best, *rivals], key=lambda one: _preference(one, number), reverse=True)
         kept = ranked[0]
         better, worse = _preference(kept, number), _preference(ranked[1], number)
@@ -185,14 +189,14 @@ class _Selector:
                 continue
             for place in range(stop - start):
                 size = int(a[place + 1] - a[place])
-                if not _same_bytes(one, int(a[place]), other, int(b[place]), size):  # a record begins with its length
+                if not _same_bytes(one, int(a[place]), other, int(b[place]), size):  # the header has the length
                     yield start + place
 
 
 def select(
     partition: int, runs: Sequence[Attributed], sources: Sequence[ByteSource], paths: Sequence[Path]
 ) -> SalvageSelection:
-    """Choose what is written of a partition.  Raises DiskReadError."""
+    """Select the records to write of a partition.  Raises DiskReadError."""
     selector = _Selector(partition, sources, paths)
     for first, last, holders in _intervals(runs):
         selector.add(first, last, holders)

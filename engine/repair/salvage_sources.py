@@ -1,7 +1,6 @@
-"""What salvage reads: files, whole directory trees, block devices; only ever opened for reading.
+"""The sources of a salvage: files, directory trees and block devices, opened read-only.
 
-A source that cannot be read in places is read around them: a failing piece of a disk becomes zeros in which nothing will be
-found, and its place is reported.
+Unreadable places of a source are skipped: they read as zeros, in which no record is found, and are reported.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from waltzctl.engine.progress import Progress
 from waltzctl.engine.scan.byte_source import FileSource
 
 SECTOR = 4096
-"""Bytes that are given up around a place that cannot be read."""
+"""Bytes; after a read error the rest of the sector of this size is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRange:
-    """Bytes of a source that the system could not deliver.  `offset` and `length` in bytes."""
+    """A range of a source that could not be read.  `offset` and `length` in bytes."""
 
     path: Path
     offset: int
@@ -31,14 +30,14 @@ class UnreadableRange:
 
 
 class OpenFiles:
-    """Keeps few files open, however many there are: the one that was not used for longest is closed."""
+    """Limits the number of open files: beyond `limit` the least recently used one is closed."""
 
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
         self._open: dict[SalvageSource, None] = {}
 
     def use(self, source: SalvageSource) -> None:
-        """`source` is about to be read."""
+        """Note that `source` is about to be read."""
         self._open.pop(source, None)
         self._open[source] = None
         if len(self._open) > self._limit:
@@ -48,9 +47,9 @@ class OpenFiles:
 
 
 class SalvageSource(FileSource):
-    """A file or block device that is read around its unreadable places; tells a listener how far the reading is.
+    """A file or block device whose unreadable places read as zeros.  Reports progress.
 
-    It is opened again when it was closed.  Not thread-safe.
+    Reopened when needed, after `OpenFiles` has closed it.  Not thread-safe.
     """
 
     def __init__(self, path: Path, files: OpenFiles, progress: Progress) -> None:
@@ -58,9 +57,9 @@ class SalvageSource(FileSource):
         super().__init__(path, devices=True)
         self.path = path
         self.strict = False
-        """Whether a place that cannot be read is an error after all."""
+        """Whether an unreadable place raises DiskReadError instead of reading as zeros."""
         self.unreadable: dict[int, int] = {}
-        """Length by offset."""
+        """Length by offset of the unreadable places, in bytes."""
         self._files = files
         self._progress = progress
         self._furthest = 0
@@ -75,12 +74,12 @@ class SalvageSource(FileSource):
 
     def _measure(self) -> int:
         status = os.fstat(self.fileno())
-        if stat.S_ISBLK(status.st_mode):  # a device has no length that fstat would tell
+        if stat.S_ISBLK(status.st_mode):  # fstat does not give the size of a device
             return os.lseek(self.fileno(), 0, os.SEEK_END)
         return status.st_size
 
     def size(self) -> int:
-        """Bytes when it was opened; what is appended later is not looked at."""
+        """Bytes when it was opened; bytes appended later are not read."""
         return self._size
 
     def read_into(self, offset: int, buffer: memoryview) -> int:

@@ -1,15 +1,18 @@
-"""Setting what the control file, and our own files beside it, say of one partition: session, marks, assignment, availability.
+"""Setting the session, marks, assignment and availability of one partition in the control file and waltzctl's own state files.
 
-Records are never touched.  Of the pair in the control file only the struct that is next is written, as every update does, so
-that a torn write leaves the one in force.  Where the documented layout's rule would still choose the other one (the higher marks
-win, and a mark is to fall) both say the same.
+Records are never changed.  As every update, this one writes only the struct of the pair that is not in force, so that a torn
+write leaves the other one in force.  When the documented layout's rule (the higher marks win) would still choose the old struct,
+because a mark is lowered, both structs are written.
 
-A session or mark that falls takes back what somebody was promised, and a local low-water mark above the last transaction promises
-what is not here: both need `allow_data_loss`.  So does a session below the fence, the highest session that a node here let in
-(`engine.storage.fences`): it would be refused all the same, so the fence falls with it.
+Three changes need `allow_data_loss`:
 
-Assignment is a flag in the released layout.  In the documented layout it is the partition's directory, which moves to where
-partitions are put aside, and back.
+- lowering the session or a mark, which takes back an acknowledgement;
+- raising the local low-water mark above the last transaction, which claims transactions that are not here;
+- setting a session below the fence, the highest session that a node here has accepted (`engine.storage.fences`).  The node would
+  refuse such a session, so the fence is lowered too.
+
+Assignment is a flag in the released layout.  In the documented layout it is the existence of the partition's directory, which is
+moved to the directory of put-aside partitions, and back.
 """
 
 from __future__ import annotations
@@ -66,12 +69,11 @@ COMMAND = "set-partition"
 def plan_set_partition(
     path: PurePath, *, partition: int, setting: PartitionSetting, allow_data_loss: bool = False
 ) -> Repair:
-    """Plan to set what is named of a partition; no steps where it is so already.  Read-only.
+    """Plan to set the fields of `setting` that are not None; no steps for values already in force.  Read-only.
 
-    Raises InvalidRequestError for values that cannot be meant, RefusedError for a damaged control file, for an interrupted
-    repair and for an assignment that the files do not allow; ConcurrentUpdateError, MarkWouldFallError and
-    BelowLowWaterMarkError for what needs `allow_data_loss`; DamageError for marks of availability that cannot be understood;
-    NotWaltzError, DiskReadError.
+    Raises InvalidRequestError for impossible values, RefusedError for a damaged control file, an interrupted repair, and an
+    assignment that the files do not allow; ConcurrentUpdateError (session), MarkWouldFallError and BelowLowWaterMarkError (marks)
+    for changes that need `allow_data_loss`; DamageError for an unreadable availability file; NotWaltzError, DiskReadError.
     """
     setting.check()
     target = resolve(path)
@@ -113,7 +115,7 @@ class _Planner:
         self._info = control.partitions[number]
         self._current = _in_force(draft, path, self._info)
         self._changes: dict[str, int] = {}
-        self._said: list[tuple[str, str, bool]] = []
+        self._struct_steps: list[tuple[str, str, bool]] = []
         """Steps of the struct: action, reason, whether it loses data."""
 
     @property
@@ -121,7 +123,7 @@ class _Planner:
         return self._draft.storage / str(self._number)
 
     @property
-    def _aside(self) -> Path:
+    def _put_aside_directory(self) -> Path:
         return put_aside_path(self._draft.storage, self._number)
 
     @property
@@ -135,7 +137,7 @@ class _Planner:
         self._availability()
         if self._setting.assigned is not None:
             (self._assign if self._setting.assigned else self._unassign)()
-        self._struct()
+        self._write_struct()
 
     def _where(self) -> str:
         return f"{self._draft.storage}: partition {self._number}"
@@ -155,7 +157,7 @@ class _Planner:
             )
         self._changes["session_id"] = session
         why = f"session {now} becomes {session}"
-        self._said.append(("set-session", why + (": older servers are let in again" if older else ""), older))
+        self._struct_steps.append(("set-session", why + (": older servers are let in again" if older else ""), older))
 
     def _fence(self) -> None:
         session = self._setting.session_id
@@ -204,11 +206,11 @@ class _Planner:
                         advice=f"set {last} or less, or add --allow-data-loss to let it count as lost",
                     )
             self._changes[field] = value
-            self._said.append((f"set-{name.replace(' ', '-')}", why, loses))
+            self._struct_steps.append((f"set-{name.replace(' ', '-')}", why, loses))
 
     def _last_transaction(self) -> int:
-        """The last transaction that is here, put aside or not; -1 when there is none."""
-        directory = next((path for path in (self._directory, self._aside) if path.is_dir()), None)
+        """The last transaction of the partition, put aside or not; -1 when there is none."""
+        directory = next((path for path in (self._directory, self._put_aside_directory) if path.is_dir()), None)
         if directory is None:
             return -1
         segments = view_partition(directory, self._number).data_segments
@@ -238,7 +240,7 @@ class _Planner:
         said = "may be read and written" if wanted else "may be neither read nor written"
         if self._released and self._current.available != wanted:
             self._flag(FLAG_AVAILABLE, wanted, "switch-on" if wanted else "switch-off", f"the partition {said}")
-        # the file decides in the documented layout; in the released one it says what a cleared flag stands for
+        # the availability file: in the documented layout it counts alone, in the released one it details a cleared flag
         if self._released and (wanted or marks.get(self._number, Availability()) in (Availability(), after)):
             return
         self._write_marks({**marks, self._number: after}, f"partition {self._number} {said}")
@@ -252,7 +254,7 @@ class _Planner:
         flags = self._changes.get("flags", self._current.flags)
         assert flags is not None  # the released layout has them
         self._changes["flags"] = flags | flag if value else flags & ~flag
-        self._said.append((action, why, False))
+        self._struct_steps.append((action, why, False))
 
     # --- assignment --------------------------------------------------------------------------------------------------
 
@@ -261,9 +263,12 @@ class _Planner:
             self._flag(FLAG_ASSIGNED, True, "assign", "the partition belongs to this node")
         if self._directory.is_dir():
             return
-        if self._aside.is_dir():  # whichever layout put it there
+        if self._put_aside_directory.is_dir():  # in either layout: it may date from before a conversion
             self._move(
-                self._aside, self._directory, "assign", "the partition belongs to this node: its files come back"
+                self._put_aside_directory,
+                self._directory,
+                "assign",
+                "the partition belongs to this node: its files come back",
             )
             return
         mark = self._changes.get("local_low_water_mark", self._current.local_low_water_mark)
@@ -274,10 +279,10 @@ class _Planner:
                 advice="bring the directory back first; to begin anew without them add --local-low-water-mark -1"
                 " --allow-data-loss",
             )
-        self._begin()
+        self._create_segment()
 
-    def _begin(self) -> None:
-        """An empty segment and its index, with the directory."""
+    def _create_segment(self) -> None:
+        """Create the partition's directory with an empty segment and its index."""
         created, key = self._control.header.created, self._control.header.cluster_key
         header = SegmentHeader(FORMAT_VERSION, created, key, self._number, 0).encode()
         for name, action in ((segment_name(0), "create-segment"), (index_name(0), "create-index")):
@@ -299,13 +304,13 @@ class _Planner:
                 self._flag(FLAG_ASSIGNED, False, "unassign", why)
             return
         if self._directory.is_dir():
-            if os.path.lexists(self._aside):
+            if os.path.lexists(self._put_aside_directory):
                 raise RefusedError(
-                    f"{self._aside}: files of partition {self._number} were put aside here before",
+                    f"{self._put_aside_directory}: files of partition {self._number} were put aside here before",
                     advice="move one of the two away by hand",
                 )
             why = f"the partition no longer belongs to this node; its files are put aside in {disk.STATE_DIRECTORY}"
-            self._move(self._directory, self._aside, "unassign", why)
+            self._move(self._directory, self._put_aside_directory, "unassign", why)
         elif not is_retired(self._draft.storage, self._number) and self._current.marks != (-1, -1, -1):
             raise RefusedError(
                 f"{self._directory}: the directory of partition {self._number} is lost (session {self._current.session_id},"
@@ -319,16 +324,16 @@ class _Planner:
 
     # --- the pair ----------------------------------------------------------------------------------------------------
 
-    def _struct(self) -> None:
-        """One step for each thing that changes; all of them are one write of the struct that is next, or of both."""
+    def _write_struct(self) -> None:
+        """Add one step per changed field, and one edit for all: the struct that is not in force, or both structs."""
         if not self._changes:
             return
         number, written = self._info.updated(**self._changes)
         layout = self._control.layout
         offset, data = layout.struct_offset(self._number, number), written.encode()
-        if not _same(self._info.with_struct(number, written).current_struct, written):
+        if not _same_values(self._info.with_struct(number, written).current_struct, written):
             offset, data = layout.struct_offset(self._number, 1), data * 2
-        for action, why, loses in self._said:
+        for action, why, loses in self._struct_steps:
             self._draft.step(action, self._path, self._number, why, offset=offset, length=len(data), loses_data=loses)
         self._draft.edits.append(Overwrite(self._path, offset, data))
 
@@ -343,13 +348,13 @@ def _in_force(draft: PlanDraft, path: PurePath, info: PartitionInfo) -> Partitio
     return current
 
 
-def _same(chosen: PartitionStruct | None, written: PartitionStruct) -> bool:
-    """Whether what is chosen says what was to be written."""
+def _same_values(chosen: PartitionStruct | None, written: PartitionStruct) -> bool:
+    """Whether the struct in force after the write has the values that were written."""
     return chosen is not None and (chosen.marks, chosen.flags) == (written.marks, written.flags)
 
 
 def _read_fence(storage: PurePath, control: ControlFile, partition: int) -> int:
-    """The highest session that a node here let in; NO_SESSION, which is below all, where none ever served.
+    """The highest session that a node here has accepted; NO_SESSION, which is below all sessions, when there is no fence file.
 
     Raises RefusedError, DiskReadError.
     """

@@ -1,19 +1,23 @@
-"""What was written into a storage directory since a repair, and whether the repair can be taken back over it.
+"""Whether a repair can be undone, given what was written into the storage directory since.
 
-To put every file back is right only if the partitions are then what they were.  A log goes on: after a truncation somebody
-appends, perhaps into segments of their own that the repair never knew, and a session begins from the end that the repair
-left.  So a repair writes down how it left the partitions that it touched (`PartitionLeft` in its manifest), and before anything
-is put back each partition is judged as it will be, whatever came since included:
+Restoring the old files is right only if the log was not continued in between.  After a truncation, for example, a writer may have
+appended, also to new segments that the repair did not know, and a session may have begun at the end that the repair left.
+So a repair records how it left the partitions that it changed (`PartitionLeft` in its manifest).  Before an undo each partition
+is judged as it would be afterwards, with restored files and newer files together:
 
-- Where a data file that came or grew since meets one that comes back, the second must begin with the transaction behind the
-  last one of the first, and the first must end cleanly.  What was in front of a file that came may not go altogether.
-- Where the undo moves the end of the log, session and marks must still be those that the repair left: records from before a
-  session would else stand behind the mark with which it began, as if they were its own.
+=========================================  ==============================================================================
+situation after the undo                   condition
+=========================================  ==============================================================================
+a newer data file (it came or grew since   the second one begins with the id after the last record of the first one, and
+the repair) is next to a restored one      the first one ends without a torn tail
+a newer data file is the first one         it is the first one now, too
+the end of the log has moved               session and marks are still those that the repair left; otherwise older records
+                                           would lie above the mark at which a newer session began, as if they were its own
+a commit journal comes into force again    no partition has changed since the repair, and no later repair is applied: the
+(undo of `recover --forget-journal`)       journal's records will be written over what is in their places
+=========================================  ==============================================================================
 
-Where a commit journal comes into force again (`recover --forget-journal` is taken back), what it holds is written over whatever
-stands in its places then.  So all partitions must be as the repair left them, and no later repair may have been there.
-
-Old damage that the repair mended comes back with an undo, and is no reason to refuse it.
+Damage that the repair mended comes back with the undo, and is no reason to refuse it.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlH
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
 
 SET_ASIDE = "set-aside"
-"""The command of the entry that keeps what came since."""
+"""The command named by the quarantine entry that keeps files written since the repair."""
 ADVICE = (
     "undo with --allow-data-loss takes what came since into the quarantine first, where a repair of its own keeps it"
 )
@@ -53,7 +57,7 @@ ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why an entry cannot be taken back over what came since: the partition, the files that came or grew, one sentence."""
+    """Why an entry cannot be undone: the partition, the files that came or grew since the repair, and the reason in words."""
 
     partition: int
     paths: tuple[PurePath, ...]
@@ -62,7 +66,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class MarkFall:
-    """A session id or a mark of the control file that is lower once an entry was taken back."""
+    """A session id or mark of the control file that the undo of an entry lowers: `now` and `then` (after the undo)."""
 
     partition: int
     name: str
@@ -77,9 +81,9 @@ class MarkFall:
 
 
 def obstacles(entry: QuarantineEntry) -> Iterator[Obstacle]:
-    """What stands in the way of taking an entry back, by partition.  Changes nothing.
+    """The obstacles to undoing an entry, by partition.  Read-only.
 
-    Every file that the entry touched is as the entry left it, which was checked before.  Raises DiskReadError.
+    The caller has checked that every file that the entry changed is as the entry left it.  Raises DiskReadError.
     """
     touched = {file.path: file for file in entry.files}
     control = read_control(entry.storage / CONTROL_FILE_NAME)
@@ -99,7 +103,7 @@ def obstacles(entry: QuarantineEntry) -> Iterator[Obstacle]:
 
 
 def brings_journal_back(entry: QuarantineEntry) -> bool:
-    """Whether a commit journal is in force again once an entry is taken back: repairs change its mark for no other reason."""
+    """Whether a commit journal is in force after the undo of an entry, as its mark is set in the kept control file."""
     file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME), None)
     if file is None or file.before is None or file.before.size < CONTROL_HEADER.size:
         return False
@@ -107,7 +111,7 @@ def brings_journal_back(entry: QuarantineEntry) -> bool:
 
 
 def check_journal_comes_back(entry: QuarantineEntry, entries: Iterable[QuarantineEntry]) -> None:
-    """Raise StalePlanError where a commit journal would come back, and a later repair changed what it would be written over."""
+    """Raise StalePlanError when an undo would bring a commit journal back into force although a later repair is applied."""
     if not brings_journal_back(entry):
         return
     for later in reversed(tuple(entries)):
@@ -125,7 +129,10 @@ def _touched_names(touched: Iterable[str], partition: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _DataFile:
-    """A data file as it is, or as an undo will make it.  `since`: it came or grew after the repair."""
+    """A data file at present or after the undo.
+
+    `back`: the undo restores it.  `since`: it came or grew after the repair.
+    """
 
     first: int
     path: PurePath
@@ -135,7 +142,10 @@ class _DataFile:
 
 
 class _Judgement:
-    """One partition: the data files as they are, and as they will be."""
+    """Judges one partition: its data files at present (`_now`) and after the undo (`_then`), in the order of their ids.
+
+    `_left`: how the repair left the partition, None when its manifest does not say.  `_ends`: cache of `_end`, by object id.
+    """
 
     def __init__(
         self, entry: QuarantineEntry, partition: int, left: PartitionLeft | None, files: dict[str, KeptFile]
@@ -148,7 +158,7 @@ class _Judgement:
             assert segment.data is not None
             path, size = segment.data.path, segment.data.size
             content = Content.of_file(path, size)
-            # of a repair from before this was written down nothing tells what came since: then everything may have
+            # manifests of older versions do not say how the partition was left: then any file may be newer
             since = path.name not in files and (known is None or known.get(path.name) != size)
             as_is = _DataFile(segment.first_transaction_id, path, content, False, since)
             self._now.append(as_is)
@@ -163,7 +173,7 @@ class _Judgement:
         self._ends: dict[int, tuple[int, bool]] = {}
 
     def obstacle(self, marks: Marks | None) -> Obstacle | None:
-        """Why the partition cannot become what it will be; None when it can."""
+        """Why the undo would leave the partition inconsistent; None when it would not."""
         came = tuple(one.path for one in self._now if one.since)
         foremost = self._then[0] if self._then else None
         if foremost is not None and foremost.since and foremost is not self._now[0]:
@@ -196,14 +206,14 @@ class _Judgement:
         return None
 
     def _joined_now(self, ahead: _DataFile, behind: _DataFile) -> bool:
-        """Whether the two files are neighbours at present, unchanged by the undo."""
+        """Whether the two files are neighbours already at present."""
         return (ahead, behind) in pairwise(self._now)
 
     def _last(self, files: list[_DataFile]) -> int:
         return self._end(files[-1])[0] - 1 if files else -1
 
     def _end(self, file: _DataFile) -> tuple[int, bool]:
-        """The id behind a file's last record, and whether the file ends with it."""
+        """The id after a file's last record, and whether the file ends with that record."""
         if id(file) not in self._ends:
             self._ends[id(file)] = _end_of(file)
         return self._ends[id(file)]
@@ -223,7 +233,7 @@ def _end_of(file: _DataFile) -> tuple[int, bool]:
 
 
 def content_before(entry: QuarantineEntry, file: KeptFile) -> Content:
-    """The bytes that a file will have once it was put back, from what is there and what was kept."""
+    """The content of a file before the repair, composed of its present bytes and the kept copies."""
     path, before = entry.storage / file.path, file.before
     if before is None:
         return Content(str(path), ())
@@ -241,7 +251,7 @@ def content_before(entry: QuarantineEntry, file: KeptFile) -> Content:
 
 
 def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
-    """Sessions and marks that are lower once an entry was taken back.  Raises DiskReadError."""
+    """The sessions and marks that the undo of an entry lowers.  Raises DiskReadError."""
     file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME), None)
     now = read_control(entry.storage / CONTROL_FILE_NAME)
     if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:
@@ -264,11 +274,11 @@ def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
 
 
 def set_aside(entry: QuarantineEntry) -> list[Edit]:
-    """The edits that make the partitions again what the entry left: what came since goes, what grew is cut, marks go back.
+    """The edits that return the partitions to the state in which the entry left them.
 
-    Empty when nothing came since, not even a session.  Raises StalePlanError where that cannot be done: what is there now is not
-    what the repair left and something behind it, or the repair changed the control file, which is another one by now;
-    DiskReadError.
+    Newer files are removed, grown files are cut, sessions and marks are reset.  Empty when nothing was written since, not even a
+    session.  Raises StalePlanError when that is impossible: a file is not an extension of what the repair left, or the repair
+    changed the control file and it was changed again; DiskReadError.
     """
     edits: list[Edit] = []
     touched = {file.path: file.after for file in entry.files}
@@ -303,13 +313,13 @@ def _begins_with(path: PurePath, known: Stamp) -> bool:
 
 
 def _marks_as_left(entry: QuarantineEntry) -> Iterator[Edit]:
-    """Session and marks of the partitions as the entry left them."""
+    """The edits that reset the sessions and marks of the partitions to those that the entry left."""
     path = entry.storage / CONTROL_FILE_NAME
     control = read_control(path)
     for state in entry.partitions or ():
         if state.marks is None or marks_of(control, state.partition) in (None, state.marks):
             continue
-        assert control is not None  # which has marks
+        assert control is not None  # `marks_of` found marks in it
         after = next((file.after for file in entry.files if file.path == CONTROL_FILE_NAME), None)
         if after is not None and not same_contents(stamp_as(path, after), after):
             raise StalePlanError(
@@ -320,13 +330,13 @@ def _marks_as_left(entry: QuarantineEntry) -> Iterator[Edit]:
         info = control.partitions[state.partition]
         number, written = info.updated(session_id=session_id, low_water_mark=low, local_low_water_mark=local)
         offset, data = control.layout.struct_offset(state.partition, number), written.encode()
-        if not control.layout.has_flags:  # where the higher marks win, both structs have to say it
+        if not control.layout.has_flags:  # in the documented layout the higher marks win, so both structs are written
             offset, data = control.layout.struct_offset(state.partition, 1), data * 2
         yield Overwrite(path, offset, data)
 
 
 def check_nothing_stands_in_the_way(entry: QuarantineEntry) -> None:
-    """Raises StalePlanError naming the files that came since when an entry cannot be taken back over them; DiskReadError."""
+    """Raises StalePlanError, naming the newer files, when the undo of an entry has an obstacle; DiskReadError."""
     for one in obstacles(entry):
         names = ", ".join(str(path) for path in one.paths[:8]) + (", ..." if len(one.paths) > 8 else "")
         came = f"; since the repair came {names}" if one.paths else ""

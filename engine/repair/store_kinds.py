@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def is_page_store(path: PurePath) -> bool:
-    """Whether a directory is a page store, and no storage directory."""
+    """Whether a directory is a page store and not a storage directory."""
     return os.path.isdir(path / WAL_DIRECTORY) and not os.path.lexists(path / CONTROL_FILE_NAME)
 
 
 def store_of(path: Path) -> Store:
-    """What a directory's quarantine has to know of it."""
+    """The quarantine's interface to a directory of this kind."""
     if is_page_store(path):
         from waltzctl.engine.pages import torn_tail
 

@@ -1,4 +1,4 @@
-"""What stands in a segment's data file: how far its records reach, and every place where one is lost or doubtful."""
+"""Scanning a segment's data file for repair: how far its records reach, and where records are lost or doubtful."""
 
 from __future__ import annotations
 
@@ -20,18 +20,24 @@ from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
 MAX_PLACES = 100_000
-"""Damaged places of one segment beyond which nothing is planned for it."""
+"""With more damaged places than this nothing is planned for a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Ids `first` to `stop` - 1 have no believable record in ``[offset, end)``.
+    """Ids `first` to `stop` - 1 have no valid record in bytes ``[offset, end)``.
 
-    `stop` None: nothing believable follows (the end of the file).  `before` is the offset of the intact record of `first` - 1
-    that ends at `offset`.  `record_ok`: the record is intact, but its data does not agree with the data's checksum.
-    `doubtful`: it looks like a record cut off by the end of the file, but there are records inside; they may be its data, or
-    its length may be what is damaged.  `either`: records with right checksums whose ids, or what stands in front of them, are
-    wrong; nothing tells which.  `seen`: how the scan found the beginning of it, None where the record is intact.
+    ===========  ===================================================================================================
+    `stop`       None: no valid record follows, up to the end of the file
+    `before`     offset of the intact record `first` - 1 that ends at `offset`; None when there is none
+    `unread`     the scan gave the place up before its end, as too expensive to search
+    `record_ok`  the record's own checksum is right; only its data does not match the data checksum
+    `doubtful`   looks like a record cut off by the end of the file, but records lie inside: they may be its data, or its
+                 length may be damaged
+    `either`     records with right checksums; either their ids are wrong or what stands in front of them, and nothing tells
+                 which
+    `seen`       the damage as the scan found its beginning; None for an intact record
+    ===========  ===================================================================================================
     """
 
     cause: Code
@@ -47,7 +53,10 @@ class Loss:
     seen: Damage | None = None
 
     def told(self, files: SegmentFiles, tail: Tail | None = None) -> Finding | None:
-        """What every reader tells of it; `tail`: where it stands, if it is a torn end.  None for what no scan has found."""
+        """The finding, worded as every command words it; None for a loss that no scan has found.
+
+        `tail`: the surroundings of a torn tail; None for a loss that is reported as damage.
+        """
         if self.seen is None:
             return None
         damage = replace(
@@ -62,25 +71,26 @@ class Loss:
 
     @property
     def kept(self) -> bool:
-        """Whether nothing of it may be cut, as there may be records that are of use."""
+        """Whether it must not be cut, as it may hold usable records."""
         return self.unread or self.either
 
     @property
     def length(self) -> int:
-        """Bytes in which nothing is believable."""
+        """Bytes without a valid record."""
         return self.end - self.offset
 
     @property
     def out_of_order(self) -> bool:
-        """Whether what stands there are records with right checksums and wrong ids."""
+        """Whether it consists of records with right checksums and unexpected ids."""
         return self.cause is Code.RECORD_ORDER
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A data file's records: ids `begins` to `next_id` - 1 as far as they are not lost; they end at byte `end`.
+    """A data file's records: ids `begins` to `next_id` - 1, except the lost ones; they end at byte `end`.
 
-    `last` is the offset of the last record when it is intact and ends at `end`.
+    `size`: bytes of the file.  `records`: number of intact records.  `last`: offset of the last record when it is intact and
+    ends at `end`, else None.
     """
 
     begins: int
@@ -93,12 +103,12 @@ class Survey:
 
     @property
     def tail(self) -> Loss | None:
-        """The loss that reaches to the end of the file."""
+        """The loss that reaches to the end of the file, None when there is none."""
         return self.losses[-1] if self.losses and self.losses[-1].stop is None else None
 
     @property
     def doubtful(self) -> bool:
-        """Whether it cannot be told for sure where the records end."""
+        """Whether it is uncertain where the records end."""
         return any(loss.doubtful or (loss.stop is None and loss.out_of_order) for loss in self.losses)
 
     @property
@@ -108,7 +118,7 @@ class Survey:
 
 
 def open_hint(path: PurePath) -> FileSource | None:
-    """An index file as a hint for the scanner; None when there is none, or none to read."""
+    """An index file as a hint for the scanner; None when it does not exist or is not a regular file."""
     try:
         return FileSource(path)
     except (FileNotFoundError, SpecialFileError):
@@ -117,7 +127,7 @@ def open_hint(path: PurePath) -> FileSource | None:
 
 @contextmanager
 def hint_of(path: PurePath | None) -> Iterator[FileSource | None]:
-    """An index file as a hint for as long as it is needed; None where there is none, or none to read."""
+    """`open_hint` as a context manager; None for None."""
     found = None if path is None else open_hint(path)
     try:
         yield found
@@ -127,7 +137,7 @@ def hint_of(path: PurePath | None) -> Iterator[FileSource | None]:
 
 
 def begins_at(content: Content, named: int, header_first: int) -> int:
-    """Id of the first record: the name's, unless the first record proves that only the header's is right."""
+    """Id of the first record: that of the file name, unless the first record proves that only the header's is right."""
     if header_first != named:
         found = read_record_at(content, HEADER_SIZE, expected_id=None)
         if isinstance(found, RecordView) and found.transaction_id == header_first:
@@ -145,8 +155,8 @@ def survey(
 ) -> Survey:
     """Scan a data file from `start`, where the record `begins` is expected, to its end.
 
-    `ceiling`: the id with which the next segment begins, where there is one.  Raises DiskReadError; DamageError when it is
-    damaged in more places than can be handled.
+    `ceiling`: first id of the next segment, None for the last one.  Raises DiskReadError; DamageError for more than MAX_PLACES
+    damaged places, and for a jump of ids that no loss explains.
     """
     found = _scan(content, begins, hint, start, ceiling)
     tail = found.tail
@@ -155,14 +165,15 @@ def survey(
     seen = tail.seen
     if seen is not None and seen.cause is DamageCause.TORN_TAIL:
         doubtful = seen.holds_records
-    else:  # with damage in front of it
+    else:  # the tail begins with damage of another kind
         doubtful = holds_records(content, tail.offset, tail.end, tail.first, ceiling)
     return replace(found, losses=(*found.losses[:-1], replace(tail, doubtful=doubtful)))
 
 
 def by_ids(content: Content, found: Survey, ceiling: int | None) -> Survey | None:
-    """The survey if the ids of the records at an end that is out of order are right, whatever the index says: then ids are
-    missing in front of them.  None where no sequence goes on with them.  Raises as `survey`.
+    """The survey on the assumption that the out-of-order ids at the end are right, so that ids in front of them are missing.
+
+    The index is not consulted.  None when the tail is in order, or does not go on as a sequence.  Raises as `survey`.
     """
     tail = found.tail
     if tail is None or tail.unread or not tail.out_of_order:
@@ -177,16 +188,17 @@ def by_ids(content: Content, found: Survey, ceiling: int | None) -> Survey | Non
 
 
 def by_places(found: Survey) -> Survey | None:
-    """The survey if ids are wrong up to the end, where otherwise some are missing in front, or one stands there twice.
+    """The survey on the assumption that the ids after the last loss are wrong up to the end of the file.
 
-    The last record may be torn.  None where they are in order.
+    The other reading is that ids in front of them are missing, or that one record is repeated.  The last record may be torn.
+    None when the ids are in order.
     """
     torn = found.tail
     inner = found.losses if torn is None else found.losses[:-1]
     loss = inner[-1] if inner else None
     if loss is None or not loss.out_of_order:
         return None
-    assert loss.stop is not None  # or it would be the torn end
+    assert loss.stop is not None  # it is not the torn tail
     if loss.length and loss.stop != loss.first:
         return None
     if torn is not None and (torn.kept or torn.doubtful or torn.out_of_order):
@@ -230,7 +242,7 @@ def _scan(content: Content, begins: int, hint: ByteSource | None, start: int, ce
 
 
 def _joins(before: Loss, damage: Damage) -> bool:
-    """Whether nothing believable stands between a loss and the damage behind it."""
+    """Whether no valid record stands between a loss and the damage after it."""
     if before.stop is None:
         return True
     touches = before.stop == damage.transaction_id and before.end == damage.offset
@@ -251,7 +263,7 @@ def _loss(damage: Damage, before: int | None) -> Loss:
 
 
 def check_jump(name: str, first: int, stop: int, size: int) -> None:
-    """Raises DamageError when more ids are missing than can have been lost."""
+    """Raises DamageError when more ids are missing than a file of `size` bytes can have lost."""
     if not 0 <= stop - first <= size // RECORD_OVERHEAD + SKIPPED_ALLOWANCE:
         raise _too_much(name, f"transaction {stop} follows where {first} is expected; this is no loss of records")
 

@@ -1,15 +1,14 @@
-"""Truncating a partition: everything behind one transaction is cut, offline, and kept in the quarantine.
+"""Truncating a partition, offline: everything after one transaction is removed into the quarantine.
 
-Behind it may also stand what is no transaction of the partition: damage, records of another order, an index whose data is lost.
-That goes as well, behind the last transaction too.
+That includes bytes that are no transaction of the partition: damage, records out of order, an index whose data file is lost.
+They are removed even when the given transaction is the last one.
 
-What remains is byte for byte what was there when that transaction was the last one: later segments go away whole (the last
-one first, data file before index), then the data file is cut, then its index.  A segment that begins with the transaction
-behind the last one kept stays and is empty, as in the release.
+The result is byte for byte the state in which that transaction was the last one.  Later segments are removed (the last one
+first, data file before index), then the data file is cut, then its index.  A segment whose first id is the one after the last
+kept transaction stays, empty, as in the release.
 
-When acknowledged transactions go, by explicit wish, the local low-water mark falls with them: it says what is durable here, and
-a mark that promises more would quarantine the partition at its next opening.  The low-water mark of the cluster stays: this
-replica is behind it, and a Waltz server brings it up to date.
+When acknowledged transactions are removed (``--allow-data-loss``), the local low-water mark is lowered with them
+(`engine.repair.marks`).
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ COMMAND = "truncate"
 
 
 def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss: bool = False) -> Repair:
-    """Plan to keep transaction `after` and below; -1 leaves one empty segment.  No steps when nothing at all stands behind it.
+    """Plan to keep transactions up to `after`; -1 leaves one empty segment.  No steps when nothing follows `after`.
 
-    Read-only.  Raises InvalidRequestError for an id or a partition that cannot be, RefusedError for an id above the last
-    one, where a damaged place leaves open what would be cut, for a data file that is not the partition's own, or when a
-    repair was interrupted, BelowLowWaterMarkError when acknowledged transactions would go and `allow_data_loss` is not
-    given, NotWaltzError, DiskReadError.
+    Read-only.  Raises InvalidRequestError for an impossible id or partition, RefusedError for an id above the last one, when
+    damage hides the offset to cut at, for a data file that is not the partition's own, or when a repair was interrupted,
+    BelowLowWaterMarkError when acknowledged transactions would be removed without `allow_data_loss`, NotWaltzError,
+    DiskReadError.
     """
     target = resolve(path)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
@@ -103,7 +102,7 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
 
 
 def _refuse_foreign(segments: Sequence[SegmentView], strangers: Mapping[int, str], after: int) -> None:
-    """Raises RefusedError when a file would be cut or removed that is not the partition's own."""
+    """Raises RefusedError when the truncation would cut or remove a file that is not the partition's own."""
     reached = [one for one in segments if one.data is not None and one.first_transaction_id <= after + 1]
     cut = reached[-1].first_transaction_id if reached else 0
     for segment in segments:
@@ -116,7 +115,7 @@ def _refuse_foreign(segments: Sequence[SegmentView], strangers: Mapping[int, str
 
 
 def _last(data: list[SegmentView]) -> int:
-    """The last transaction that can be read, -1 when there is none."""
+    """The last readable transaction, -1 when there is none."""
     behind: list[int | None] = [*(segment.first_transaction_id for segment in data[1:]), None]
     for segment, ceiling in reversed(list(zip(data, behind, strict=False))):
         header = read_segment_header(segment.data)
@@ -154,12 +153,13 @@ def _check_marks(
 
 
 def _kept(data: list[SegmentView], after: int, directory: PurePath) -> SegmentView | None:
-    """The segment that becomes the last one; None when none remains (after -1, and no segment begins at 0).
+    """The segment that becomes the last one; None when none remains (`after` is -1, and no segment begins at 0).
 
-    What begins behind `after` without a whole header or an entry, as a crash leaves it, is nothing to keep behind another one.
+    A segment that begins at `after` + 1 but has neither a whole header nor an index entry, as a crash leaves it, is not kept
+    after another one.
     """
     kept = [segment for segment in data if segment.first_transaction_id <= after + 1]
-    if len(kept) > 1 and kept[-1].first_transaction_id == after + 1 and _is_nothing(kept[-1]):
+    if len(kept) > 1 and kept[-1].first_transaction_id == after + 1 and _is_crash_leftover(kept[-1]):
         kept.pop()
     if kept:
         return kept[-1]
@@ -168,7 +168,7 @@ def _kept(data: list[SegmentView], after: int, directory: PurePath) -> SegmentVi
     raise RefusedError(f"{directory}: begins with transaction {data[0].first_transaction_id}, so {after} is not here")
 
 
-def _is_nothing(segment: SegmentView) -> bool:
+def _is_crash_leftover(segment: SegmentView) -> bool:
     assert segment.data is not None
     return segment.data.size < HEADER_SIZE and (segment.index is None or segment.index.size <= HEADER_SIZE)
 
@@ -180,7 +180,7 @@ def _remove(draft: PlanDraft, segment: SegmentView, after: int) -> None:
         if state is not None:
             action = "remove-segment" if state is segment.data else "remove-index"
             reason = f"begins behind transaction {after}"
-            loses = state.size > HEADER_SIZE and (state is segment.data or gone)  # the index alone proves them then
+            loses = state.size > HEADER_SIZE and (state is segment.data or gone)  # only the index proves lost records
             draft.step(
                 action, state.path, segment.partition, reason, ids=(first, first), offset=0, length=state.size, loses_data=loses
             )  # fmt: skip
@@ -188,7 +188,7 @@ def _remove(draft: PlanDraft, segment: SegmentView, after: int) -> None:
 
 
 def _begin_anew(draft: PlanDraft, control: ControlFile, partition: int) -> None:
-    """One empty segment at 0; an index that stands there without its data file is replaced."""
+    """Create one empty segment at 0; an index that is there without its data file is replaced."""
     header = SegmentHeader(FORMAT_VERSION, control.header.created, control.header.cluster_key, partition, 0).encode()
     for name in (segment_name(0), index_name(0)):
         path = draft.storage / str(partition) / name
@@ -201,7 +201,7 @@ def _begin_anew(draft: PlanDraft, control: ControlFile, partition: int) -> None:
 
 
 def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling: int | None) -> None:
-    """`ceiling`: the id with which the next segment begins, None where there is none."""
+    """Cut data file and index of the last kept segment.  `ceiling`: first id of the next segment, None when there is none."""
     assert segment.data is not None
     size = segment.data.size
     header = read_segment_header(segment.data)
@@ -212,7 +212,7 @@ def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling:
     offset = _offset_behind(content, begins, after, segment, ceiling)
     if offset < size:
         reason = f"transaction {after} becomes the last one"
-        ids = (after + 1, last) if last > after else None  # of what cannot be read nobody knows the ids
+        ids = (after + 1, last) if last > after else None  # the ids of unreadable records are unknown
         draft.step(
             "cut-segment", segment.data.path, segment.partition, reason, ids=ids, offset=offset, length=size - offset,
             loses_data=True,
@@ -229,7 +229,7 @@ def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling:
 
 
 def _offset_behind(content: Content, begins: int, after: int, segment: SegmentView, ceiling: int | None) -> int:
-    """Offset where the record behind transaction `after` begins.  Raises RefusedError where damage leaves that open."""
+    """The byte offset after the record of transaction `after`.  Raises RefusedError when damage hides it."""
     with hint_of(segment.index_path) as hint:
         items = summarise_records(content, first_transaction_id=begins, index=hint, ceiling=ceiling)
         for item in items:

@@ -1,6 +1,6 @@
-"""Taking a repair back: whether that can be done as things are, what would have to be set aside before, and doing it.
+"""Undoing a repair: check whether that is possible, set aside what was written since, and restore the kept files.
 
-`undo` and `undo_locked` change the directory; everything else here is read-only.
+`undo` and `undo_locked` change the directory; all other functions here are read-only.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """What `undo` did: the entries taken back (several only when interrupted ones were), and the files that came back.
+    """The outcome of `undo`.
 
-    `taken_back`: interrupted ones that were taken back before the entry that was meant.  `set_aside`: the entry that keeps what
-    was written since.
+    `entries`: the entries taken back; more than one only when several interrupted repairs were.  `files`: the files and
+    directories restored.  `taken_back`: interrupted entries that were rolled back before the requested entry.  `set_aside`: the
+    new entry that keeps what was written since, None for none.
     """
 
     entries: tuple[QuarantineEntry, ...]
@@ -50,7 +51,7 @@ class UndoResult:
 
 
 def undo(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = False) -> UndoResult:
-    """Take the DirectoryLock, and a repair back; see `undo_locked`.  Raises DirectoryLockedError."""
+    """Take the DirectoryLock and undo a repair; see `undo_locked`.  Also raises DirectoryLockedError."""
     if not quarantine_directory(storage).is_dir():
         raise RefusedError(f"{storage}: no repair was made here, there is nothing to undo")
     with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
@@ -58,15 +59,16 @@ def undo(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = 
 
 
 def undo_locked(storage: Path, entry_id: str | None, *, allow_data_loss: bool) -> UndoResult:
-    """Take a repair back: bytes and times of every file it touched.  Without an id the latest; an interrupted one first.
+    """Undo a repair: restore bytes and modification times of every file it changed.  The caller holds the DirectoryLock.
 
-    What was written since and would not join what comes back (`engine.repair.since`) is a reason to refuse.  With
-    `allow_data_loss` it is first set aside, as an entry of its own: after a crash between the two the directory is as the repair
-    had left it.
+    `entry_id` None: the latest repair.  Interrupted repairs are rolled back first, whatever the id.
 
-    The caller holds the DirectoryLock.  Raises InvalidRequestError for an unknown id, RefusedError when there is nothing to
-    undo, StalePlanError naming the file when it is no longer as the repair left it, DamageError, DiskError; with the
-    ids of what was taken back first.
+    The undo is refused when the restored files would not join what was written since (`engine.repair.since`).  With
+    `allow_data_loss` that is first set aside, as an entry of its own; after a crash between the two steps the directory is as the
+    repair left it.
+
+    Raises InvalidRequestError for an unknown id, RefusedError when there is nothing to undo, StalePlanError naming a file that
+    is no longer as the repair left it, DamageError, DiskError.  Each error names the interrupted repairs rolled back before it.
     """
     taken = roll_back_interrupted(storage)
     if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
@@ -81,7 +83,7 @@ def undo_locked(storage: Path, entry_id: str | None, *, allow_data_loss: bool) -
 
 
 def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> QuarantineEntry | None:
-    """Where something came since that stands in the way of an undo, take it into the quarantine."""
+    """Move what was written since and prevents the undo into the quarantine; None when there is nothing of that kind."""
     edits = to_set_aside(entry, entries)
     if not edits:
         return None
@@ -89,16 +91,16 @@ def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> Qu
 
 
 def paths_of(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
-    """Files and directories that entries brought back."""
+    """The files and directories that undoing `entries` restores."""
     entries = tuple(entries)
     files = tuple(entry.storage / file.path for entry in entries for file in entry.files)
     return files + tuple(entry.storage / move.path for entry in entries for move in entry.moves)
 
 
 def check_ways_back(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[tuple[KeptFile, Way]]:
-    """How each file of an applied entry can be brought back; `entries` are all of the storage directory.
+    """How each file of an applied entry is restored; `entries`: all entries of the storage directory.
 
-    Raises StalePlanError when a file is not as the repair left it, or what came since would not join what comes back;
+    Raises StalePlanError when a file is not as the repair left it, or when newer files would not join the restored ones;
     DiskReadError.
     """
     check_as_left(entry, entries, other_way=_other_way)
@@ -114,9 +116,9 @@ def check_ways_back(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) 
 def check_undo(
     entry: QuarantineEntry, entries: Sequence[QuarantineEntry], *, allow_data_loss: bool = False
 ) -> tuple[Path, ...]:
-    """The files that an undo of an applied entry would set aside, in whole or in part, before it begins.  Read-only.
+    """The files that the undo of an applied entry would set aside first, as a whole or in part.  Read-only.
 
-    Raises StalePlanError, or RefusedError while a commit journal is in force, where the undo would be refused.
+    Raises StalePlanError when the undo would be refused; RefusedError while a commit journal is in force.
     """
     refuse_marked(entry.storage)
     edits = to_set_aside(entry, entries) if allow_data_loss else []
@@ -126,9 +128,9 @@ def check_undo(
 
 
 def to_set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[Edit]:
-    """The edits that take away what came since and stands in the way of an undo; none where nothing does.
+    """The edits that set aside what was written since and prevents an undo; empty when nothing does.
 
-    Raises StalePlanError where the undo would be refused all the same: nothing is to be set aside for that.
+    Raises StalePlanError when the undo would be refused anyway, so that nothing is set aside in vain.
     """
     try:
         check_kept(entry)
@@ -144,7 +146,7 @@ def to_set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> 
 
 
 def _other_way(entry: QuarantineEntry) -> str:
-    """What to add to the advice where what came since can be set aside."""
+    """An addition to the advice of a refusal, when setting newer files aside would help; else empty."""
     try:
         return f"; {ADVICE}" if set_aside(entry) else ""
     except StalePlanError:

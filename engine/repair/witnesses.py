@@ -1,7 +1,7 @@
-"""What stands around a loss: the nearest intact records in front of it and behind it, which a replica must not contradict.
+"""The witnesses of a loss: the nearest intact records before and after it, which a replica must not contradict.
 
-The record next to a loss may be damaged itself, stand in another segment, or be outvoted.  Then the nearest one that is neither
-damaged nor outvoted is the witness, under its own id.
+The record next to a loss may be damaged itself, stand in another segment, or be outvoted.  The witness is then the nearest
+record that is neither damaged nor outvoted, under its own id.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.segment import HEADER_SIZE
 
 Row = tuple[Loss, Loss]
-"""The first and the last of some losses without an intact record between them."""
+"""First and last of adjacent losses, without an intact record between them."""
 
 
 @dataclass(slots=True)
 class Witnesses:
-    """Finds the witnesses of a partition's losses.  Reads records; its functions raise DiskReadError."""
+    """Finds the witnesses of a partition's losses.  Reads records; every method raises DiskReadError."""
 
     context: RepairContext
     _rows: dict[int, tuple[Survey, dict[int, Row]]] = field(default_factory=dict)
 
     def around(self, part: RepairedSegment, loss: Loss) -> Neighbours:
-        """The nearest ones on both sides of a loss with intact records behind it."""
+        """The witnesses on both sides of a loss that intact records of the segment follow."""
         assert loss.stop is not None
         return Neighbours(self._in_front(part, loss), self._at(part, loss.end, loss.stop, loss.stop))
 
     def before(self, part: RepairedSegment | None, first: int) -> WitnessRecord | None:
-        """The nearest one at the end of a segment, in front of its torn end and of transaction `first`, or in those in front."""
+        """The last witness in a segment, before its torn tail and with an id below `first`; else in the segments before it."""
         while part is not None:
             found = part.survey
             if found is not None:
@@ -47,10 +47,10 @@ class Witnesses:
         return None
 
     def behind(self, part: RepairedSegment | None, stop: int) -> WitnessRecord | None:
-        """The nearest one at the beginning of a segment, or of those behind it, from transaction `stop` on."""
+        """The first witness in a segment with an id of at least `stop`; else in the segments after it."""
         if part is None:
             return None
-        assert part.survey is not None  # of another one nothing is asked
+        assert part.survey is not None  # callers ask about surveyed segments only
         return self._at(part, HEADER_SIZE, part.survey.begins, stop)
 
     def _in_front(self, part: RepairedSegment, loss: Loss) -> WitnessRecord | None:
@@ -60,7 +60,7 @@ class Witnesses:
         return _witness(part, first.before, first.first - 1)
 
     def _at(self, part: RepairedSegment, offset: int, number: int, least: int) -> WitnessRecord | None:
-        """The record at an offset, where `number` is expected, or the nearest one behind it, with an id of at least `least`."""
+        """The record at `offset`, where id `number` is expected, or the next witness; None for an id below `least`."""
         assert part.survey is not None
         last = self._rows_of(part).get(offset)
         if last is not None:
@@ -74,7 +74,7 @@ class Witnesses:
         return found if found is not None and found.transaction_id >= least else None
 
     def _neighbour(self, part: RepairedSegment, *, behind: bool) -> RepairedSegment | None:
-        """The next segment of which something was read."""
+        """The next surveyed segment in one direction."""
         near = [
             one
             for one in self.context.segments
@@ -114,7 +114,7 @@ def _witness(part: RepairedSegment, offset: int | None, number: int) -> WitnessR
 
 
 def record_at(part: RepairedSegment, offset: int | None) -> bytes | None:
-    """An intact record of a segment as it is now; None when there is none at that offset.  Raises DiskReadError."""
+    """The intact record at an offset of a segment before the repair; None when there is none.  Raises DiskReadError."""
     if offset is None or part.original is None:
         return None
     found = read_record_at(part.original, offset, expected_id=None)
@@ -122,7 +122,7 @@ def record_at(part: RepairedSegment, offset: int | None) -> bytes | None:
 
 
 def records_in_a_row(content: Content, start: int, stop: int) -> Iterator[RecordView]:
-    """Intact records, whatever their ids, that follow one another from `start` and end at `stop` or in front of it.
+    """Intact records of any ids, back to back from byte `start`, that end at or before byte `stop`.
 
     Raises DiskReadError.
     """

@@ -1,1 +1,1 @@
-"""Numbers about the records of storage directories: how many, how large, whose, and when."""
+"""Statistics about the records of storage directories: counts and sizes by partition, client, header value, time and id."""

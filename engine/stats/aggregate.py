@@ -1,9 +1,9 @@
-"""What stats keeps of records: sums by partition, size class, client, header value, time and transaction id.
+"""The aggregate: sums over records by partition, size class, client, header value, time and transaction id.
 
-An aggregate of some records is a value.  Merging is commutative and associative: however the records are cut into parts and in
-whatever order these are merged, the result is equal, as long as the tables of clients and of header values stay within their
-bounds (`engine.stats.sum_tables.Ranked`).  Partitions are known by their `place`, a number that the planning gives them, because
-several storage directories may have a partition of the same number.
+Merging aggregates is commutative and associative: the result does not depend on how the records were cut into parts or on the
+order of merging, as long as the tables of clients and of header values stay within their bounds
+(`engine.stats.sum_tables.Ranked`).  A partition is identified by its `place`, a number assigned in planning, because several
+storage directories may have a partition of the same number.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from waltzctl.engine.stats.sum_tables import (
 )
 
 CLIENTS: How = (*SUMS, np.minimum, np.maximum)
-"""Records, bytes, lowest and highest generation."""
+"""How each value column is merged: records and bytes are added; lowest and highest generation."""
 EXTENT: How = (np.minimum, np.maximum)
+"""How the extent of ids is merged: smallest and largest id."""
 CLIENT_ROWS = 1 << 20
-"""Rows of each table of clients: one for each client in each partition, and one for each client in each bucket of time."""
+"""Most rows of each table of clients, which has a row per client and partition, or per client and bucket of time."""
 HEADER_ROWS = 1 << 16
-"""Different header values that are told apart."""
+"""Most header values that are counted separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """Sums over some records.  Each table's values begin with records and bytes; bytes are those on disk, 40 + data each.
+    """Sums over a set of records.  Each table's first two value columns are records and bytes (on disk: 40 + data, each).
 
     ==============  ==========================================================================================
     `classes`       by (place, size class); class 0 is empty data, class k a data length from 2^(k-1) to 2^k - 1
@@ -53,8 +54,9 @@ class Aggregate:
     `time_clients`  by (bucket, client)
     ==============  ==========================================================================================
 
-    A bucket is milliseconds since 1970 divided by the width that `scale` gives for `extent`: the time from the beginning of the
-    first to the end of the last interval of all segments that have one.  Records of the other segments are in no bucket.
+    A bucket of time is milliseconds since 1970 (UTC) divided by the width that `scale` gives for `extent`.  `extent` goes from
+    the beginning of the first interval to the end of the last one, over all segments whose interval is known; records of other
+    segments are in no bucket.  `runs`: the ids that were seen.
     """
 
     scale: Scale
@@ -71,12 +73,12 @@ class Aggregate:
 
     @property
     def width(self) -> int:
-        """Milliseconds of a bucket."""
+        """Width of a bucket of time, in milliseconds."""
         return self.scale.width(self.extent)
 
     @property
     def rows(self) -> int:
-        """Rows in all tables, about what it weighs."""
+        """Number of rows in all tables, a measure of the memory used."""
         tables = (self.classes, self.ids, self.time_places, self.time_classes)
         ranked = (self.clients, self.headers, self.time_clients)
         return sum(map(len, tables)) + sum(len(one.table) for one in ranked) + len(self.runs)
@@ -84,14 +86,14 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """How many rows the tables of things that may be any number hold."""
+    """Most rows of the tables that would otherwise grow without limit."""
 
     clients: int = CLIENT_ROWS
     headers: int = HEADER_ROWS
 
 
 def nothing(scale: Scale, bounds: TableBounds = TableBounds(), extent: Interval | None = None) -> Aggregate:  # frozen
-    """The aggregate of no record."""
+    """The aggregate of no records."""
     return Aggregate(
         scale,
         extent,
@@ -108,7 +110,7 @@ def nothing(scale: Scale, bounds: TableBounds = TableBounds(), extent: Interval 
 
 
 def merge(parts: Sequence[Aggregate]) -> Aggregate:
-    """One aggregate of all records of `parts`, at least one, made with the same scale and bounds."""
+    """The aggregate of all records of `parts`: one or more aggregates, made with the same scale and bounds."""
     if len(parts) == 1:
         return parts[0]
     extent = None
@@ -134,13 +136,13 @@ def merge(parts: Sequence[Aggregate]) -> Aggregate:
 
 
 def shifts_of(id_extents: Table) -> dict[int, int]:
-    """By place: transaction ids are counted in buckets of 2 to the power of this."""
+    """By place: the shift; transaction ids are counted in buckets of 2^shift ids."""
     rows = zip(id_extents.keys[0].tolist(), *id_extents.values.tolist(), strict=True)
     return {place: id_shift(first, last) for place, first, last in rows}
 
 
 def _with_shifts(part: Aggregate, wanted: dict[int, int]) -> Table:
-    """The buckets of ids as wide as the extent of everything asks for."""
+    """The table of ids of `part`, with buckets widened to the `wanted` shifts."""
     own = shifts_of(part.id_extents)
     more = {place: wanted[place] - shift for place, shift in own.items()}
     if not any(more.values()):
@@ -169,7 +171,7 @@ def _ranked_with_width(ranked: Ranked, width: int, wanted: int) -> Ranked:
 
 
 class Collector:
-    """Merges aggregates as they come, many at once."""
+    """Merges aggregates as they arrive, in batches of up to MANY aggregates or ROWS rows."""
 
     MANY = 64
     ROWS = 1 << 21
@@ -179,14 +181,14 @@ class Collector:
         self._rows = 0
 
     def add(self, part: Aggregate) -> None:
-        """One more."""
+        """Add an aggregate."""
         self._parts.append(part)
         self._rows += part.rows
         if len(self._parts) > self.MANY or self._rows > self.ROWS:
             self.result()
 
     def result(self) -> Aggregate:
-        """Everything that was added."""
+        """The merged aggregate of everything added so far."""
         self._parts = [merge(self._parts)]
         self._rows = 0
         return self._parts[0]

@@ -1,12 +1,15 @@
 """The two axes along which records are counted: time, which is an estimate, and transaction ids, which are exact.
 
-A Waltz record carries no time.  What is known: a segment's header says when it was created, and the segment behind it when that
-was (release 0.13.2 creates the next one when the first record is to be written that no longer goes here), so every record of a
-segment was written between these two moments; for the last segment the file's own time of change is the later one.  Inside that
-interval a record is placed by where it stands in the file, as if bytes had arrived evenly.
+A Waltz record contains no time.  A segment's records were written between two known times:
 
-Both axes are cut into buckets whose width follows from the extent alone, so that it does not depend on the order in which parts
-are merged: widths form a ladder in which each divides the next.
+- the creation time in the segment's header;
+- the creation time in the next segment's header, since release 0.13.2 creates the next segment when the first record has to be
+  written that does not fit into this one.  For the last segment: the modification time of the data file.
+
+Within that interval a record's time is interpolated from its file offset, as if bytes had arrived at a constant rate.
+
+Both axes are cut into buckets whose width depends only on the extent, not on the order in which parts are merged.  Each possible
+width divides the next larger one.
 """
 
 from __future__ import annotations
@@ -22,29 +25,29 @@ _LADDER = (
     *(_SECOND * seconds for seconds in (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200)),
     *(_DAY * days for days in (1, 7, 28, 364, 3640)),
 )
-"""Widths in milliseconds; each divides the next."""
+"""Automatic widths in milliseconds; each divides the next."""
 TIME_BUCKETS = 100
-"""At most so many of the automatic width."""
+"""Most buckets of time with an automatic width."""
 CHOSEN_BUCKETS = 10_000
-"""At most so many of a width that was asked for; beyond that it is made ten times as wide, and again."""
+"""Most buckets of time with a requested width; with more, the width is multiplied by ten until they fit."""
 ID_BUCKETS = 128
-"""At most so many for the transaction ids of a partition."""
+"""Most buckets of transaction ids in a partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From `start` to `end`, milliseconds since 1970-01-01 UTC; `end` is not before `start`."""
+    """From `start` to `end` (exclusive), in milliseconds since 1970-01-01 UTC; `end` is not before `start`."""
 
     start: int
     end: int
 
     @property
     def last(self) -> int:
-        """The last moment inside."""
+        """The last millisecond of the interval; `start` for an empty one."""
         return max(self.start, self.end - 1)
 
     def joined(self, other: Interval | None) -> Interval:
-        """The smallest that covers both."""
+        """The smallest interval that covers both."""
         return self if other is None else Interval(min(self.start, other.start), max(self.end, other.end))
 
 
@@ -55,12 +58,12 @@ def joined(one: Interval | None, other: Interval | None) -> Interval | None:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How wide the buckets of time are: `chosen` milliseconds, or what suits the extent."""
+    """The rule for the width of buckets of time: `chosen` milliseconds, or (None) automatic, by the extent."""
 
     chosen: int | None = None
 
     def width(self, extent: Interval | None) -> int:
-        """Width in milliseconds for an extent; never smaller for a larger one, and a divisor of its width."""
+        """Width in milliseconds for an extent.  The width for a larger extent is a multiple of it."""
         if self.chosen is not None:
             width = self.chosen
             while extent is not None and _buckets(extent, width) > CHOSEN_BUCKETS:
@@ -82,7 +85,7 @@ def _buckets(extent: Interval, width: int) -> int:
 
 
 def id_shift(first: int, last: int) -> int:
-    """Transaction ids `first` to `last` are counted in buckets of 2 to the power of this."""
+    """The smallest shift for which ids `first` to `last` are in at most ID_BUCKETS buckets of 2^shift ids."""
     shift = max(0, (last - first).bit_length() - ID_BUCKETS.bit_length())
     while (last >> shift) - (first >> shift) >= ID_BUCKETS:
         shift += 1
@@ -91,7 +94,7 @@ def id_shift(first: int, last: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What a segment's times say: an interval, or why there is none."""
+    """The interval in which a segment's records were written, or, in words, why it is unknown."""
 
     interval: Interval | None
     reason: str | None = None
@@ -108,9 +111,9 @@ def clock_of(
 ) -> Clock:
     """When the records of a segment were written.
 
-    `preceding` and `following` are the headers of the segments in front of it and behind it, `changed` the file's time of change
-    in milliseconds, which counts for the last segment only.  `doubtful`: the header is damaged or does not belong here.  Nothing
-    is made up: where these do not give an interval the reason is said.
+    `preceding` and `following`: headers of the previous and the next segment.  `changed`: the file's modification time in ms
+    since 1970, used for the last segment only.  `doubtful`: the header is damaged or foreign.  If the times are missing or
+    contradict each other, the result has a reason instead of an interval.
     """
     if header is None or doubtful:
         return Clock(None, "its header is damaged")
@@ -137,9 +140,9 @@ def clock_of(
 
 
 def borders(interval: Interval, width: int, size: int) -> tuple[list[int], list[int]]:
-    """The buckets that an interval touches, and the file offset at which each but the first one begins.
+    """The buckets that an interval touches, and the file offset at which each of them, except the first, begins.
 
-    A record at offset `o` of a file of `size` bytes is placed at ``start + (o - 128) * (end - start) / (size - 128)``.
+    A record at byte `o` of a file of `size` bytes has the time ``start + (o - 128) * (end - start) / (size - 128)``.
     """
     buckets = list(range(interval.start // width, interval.last // width + 1))
     duration, room = interval.end - interval.start, max(size - HEADER_SIZE, 1)

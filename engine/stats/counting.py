@@ -1,7 +1,7 @@
-"""Counts the records of one stretch of a segment, batch by batch, with NumPy over whole columns.
+"""Counting the records of a part of a segment, batch by batch, with NumPy operations on whole columns.
 
-Clients and header values are counted in dense arrays while they lie close together, as they do in practice; where they do not,
-rows are kept as they are and grouped from time to time.
+Client ids and header values that lie close together, the usual case, are counted in dense arrays.  Others are collected as rows
+and grouped from time to time.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from waltzctl.engine.stats.sum_tables import SUMS, How, Ints, Table, bounded, em
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 CLASSES = 32
-"""Size classes: 0 for no data, then one for each number of bits of a length."""
+"""Number of size classes: 0 for no data, class k for a data length of k bits."""
 WINDOW = 1 << 18
-"""Neighbouring client ids that are counted in a dense array."""
+"""Size of the dense array: number of consecutive client ids."""
 _PENDING = 1 << 18
-"""Rows that are kept before they are grouped."""
+"""Most rows that are collected before they are grouped."""
 
 Weights = npt.NDArray[np.float64]
 
 _NO_TIME = -1
-"""Bucket of records without a time; never a bucket, for times are positive."""
+"""The bucket number of records without a time.  Real buckets are never negative, as times are positive."""
 _LOWEST, _HIGHEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
 def _generation(word: int) -> int:
-    """The lower half of a word, signed."""
+    """The lower 32 bits of a 64-bit word, signed."""
     return ((word & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
-class _Pile:
-    """Rows of a table, grouped when there are many."""
+class _RowCollector:
+    """Collects rows of a table and groups them when there are more than _PENDING."""
 
     def __init__(self, keys: int, how: How) -> None:
         self._how = how
@@ -48,16 +48,16 @@ class _Pile:
         self._count = 0
 
     def add(self, keys: Ints, values: Ints) -> None:
-        """More rows."""
+        """Add rows."""
         self._rows.append((keys, values))
         self._count += keys.shape[1]
         if self._count > _PENDING:
             table = self.table()
             self._rows = [(table.keys, table.values)]
-            self._count = len(table) // 2  # group again once there is as much more
+            self._count = len(table) // 2  # counts half, so that a large table is not grouped again at every call
 
     def table(self) -> Table:
-        """All of them, grouped."""
+        """All rows, grouped."""
         if not self._rows:
             return empty(self._keys, len(self._how))
         keys = np.concatenate([keys for keys, _ in self._rows], axis=1)
@@ -66,7 +66,7 @@ class _Pile:
 
 @dataclass(slots=True)
 class _Window:
-    """Clients from `base` on, counted since the last flush."""
+    """Dense counts of consecutive client ids from `base` on, since the last flush; `low` and `high`: generations."""
 
     base: int
     records: Ints
@@ -76,14 +76,14 @@ class _Window:
 
     @classmethod
     def covering(cls, first: int, last: int) -> _Window:
-        """A window with some room on both sides."""
+        """A window that covers clients `first` to `last`, with room on both sides."""
         size = min(WINDOW, max(1024, 2 * (last - first + 1)))
         base = first - (size - (last - first + 1)) // 2
         counts = np.zeros((2, size), np.int64)
         return cls(base, counts[0], counts[1], np.full(size, _HIGHEST, np.int32), np.full(size, _LOWEST, np.int32))
 
     def add(self, places: Ints, records: Ints | int, size: Ints | int, generation: int | None) -> None:
-        """Count for clients that are different ones; their generation is the same, or is counted by the caller."""
+        """Add counts for distinct clients.  `generation`: that of all of them; None: the caller updates `low` and `high`."""
         self.records[places] += records
         self.bytes[places] += size
         if generation is not None:
@@ -91,12 +91,15 @@ class _Window:
             self.high[places] = np.maximum(self.high[places], generation)
 
     def covers(self, first: int, last: int) -> bool:
-        """Whether clients `first` to `last` are inside."""
+        """Whether clients `first` to `last` are in the window."""
         return self.base <= first and last < self.base + len(self.records)
 
 
 class Counting:
-    """Counts batches of one partition; `aggregate` is what came out.  `size`: bytes of the data file, for `clock`."""
+    """Counts batches of one partition into an `Aggregate`.
+
+    `place`: identifies the partition.  `clock`: the time of the segment's records.  `size`: bytes of its data file.
+    """
 
     def __init__(self, place: int, scale: Scale, clock: Clock, size: int, bounds: TableBounds = TableBounds()) -> None:  # noqa: B008
         self._place = place
@@ -112,8 +115,8 @@ class Counting:
         self._classes = np.zeros((2, len(self._buckets), CLASSES), np.int64)
         self._bucket = 0
         self._window: _Window | None = None
-        self._clients = _Pile(2, CLIENTS)
-        self._headers = _Pile(1, SUMS)
+        self._clients = _RowCollector(2, CLIENTS)
+        self._headers = _RowCollector(1, SUMS)
         self._constant: dict[int, list[int]] = {}
         self._runs: list[list[int]] = []
         self._ids: dict[int, list[int]] = {}
@@ -182,7 +185,7 @@ class Counting:
 
     def _count_classes(self, bucket: int, lengths: npt.NDArray[np.int32]) -> None:
         longest = int(lengths.max())
-        if longest < 4 * len(lengths):  # by length first, which is one step instead of three
+        if longest < 4 * len(lengths):  # few different lengths: counting by length first is cheaper
             by_length = np.bincount(lengths)
             present: Ints = np.flatnonzero(by_length)
             records = by_length[present]
@@ -195,7 +198,7 @@ class Counting:
         self._classes[1, bucket] += np.bincount(classes, amounts, CLASSES).astype(np.int64)
 
     def _count_clients(self, bucket: int, words: Ints, weights: Weights) -> None:
-        """`words` are the upper halves of request ids: the client, then the generation."""
+        """`words`: upper 64 bits of request ids; upper half the client id, lower half the generation."""
         if bucket != self._bucket:
             self._flush()
             self._bucket = bucket
@@ -230,7 +233,7 @@ class Counting:
         np.maximum.at(window.high, near, generations)
 
     def _flush(self) -> None:
-        """Put what the window has counted on the pile, and begin anew."""
+        """Move the window's counts to the collected rows, and clear it."""
         window = self._window
         if window is None:
             return
@@ -245,7 +248,7 @@ class Counting:
             window.high[present] = _LOWEST
 
     def aggregate(self) -> Aggregate:
-        """Everything that was counted."""
+        """The aggregate of everything counted."""
         self._flush()
         place = self._place
         by_bucket = self._clients.table()

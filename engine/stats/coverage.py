@@ -1,4 +1,4 @@
-"""Which transaction ids were seen: runs of consecutive ids, and the gaps between them."""
+"""The transaction ids that were seen, as runs of consecutive ids."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from waltzctl.engine.stats.sum_tables import Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Ids from `first` to `last` (both inclusive) of the partition `place`, in order, as few runs as possible.
+    """Runs of ids from `first` to `last` (both inclusive) of the partition `place`, in order, none adjacent to the next.
 
-    As long as there is damage that hides ids; memory is what the number of damaged places asks for.
+    Memory grows with the number of gaps, that is, of damaged places that hide ids.
     """
 
     place: Ints
@@ -30,10 +30,10 @@ class Runs:
             np.array_equal(getattr(self, name), getattr(other, name)) for name in ("place", "first", "last")
         )
 
-    __hash__ = None  # type: ignore[assignment]  # arrays are no keys
+    __hash__ = None  # type: ignore[assignment]  # arrays are not hashable
 
     def of(self, place: int) -> Iterator[tuple[int, int]]:
-        """The runs of one partition, by rising ids."""
+        """The runs of one partition, as (first, last), in ascending order."""
         begin, end = np.searchsorted(self.place, [place, place + 1])
         for number in range(int(begin), int(end)):
             yield int(self.first[number]), int(self.last[number])
@@ -45,7 +45,7 @@ def runs_of(place: Sequence[int] | Ints, first: Sequence[int] | Ints, last: Sequ
 
 
 def united(parts: Sequence[Runs]) -> Runs:
-    """Every id that is in any of the parts; at least one part."""
+    """The union of `parts`, of which there is at least one."""
     place = np.concatenate([one.place for one in parts])
     if not len(place):
         return parts[0]

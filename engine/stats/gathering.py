@@ -1,9 +1,8 @@
-"""The work of one task: count the records of a segment, or of a part of a large one, and name its damaged places.
+"""The executor task of stats: count the records of a segment, or of a part of a large one, and report its damage.
 
-Everything here is a value that can be sent to another process.  What a part is follows from its number alone: it begins and
-ends where the index proves a record to begin (as `engine.log.parts.cut` does), found by whoever reads it, so that the
-planning opens no file.  Whether neighbouring parts join is for the caller to see; where they do not, the segment is read again as
-a whole.
+Task and result are values that can be sent to another process.  A part is given by its number alone: it begins and ends at
+records that the index proves (as in `engine.log.parts.cut`).  The task finds these bounds itself, so that planning opens no
+file.  The caller checks that neighbouring parts join; if they do not, the segment is read again as a whole.
 """
 
 from __future__ import annotations
@@ -37,12 +36,15 @@ from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 @dataclass(frozen=True, slots=True)
 class StatsTask:
-    """A segment, or the part `number` of `parts` of it.
+    """A segment, or part `number` of `parts` of it.
 
-    `place` is the number of its partition in the aggregates.  `preceding` is the data file in front of it; `following` the one
-    behind it, whose creation ends this one's time; None for the last one, which `changed` ends: the file's time of change when
-    it was planned, in milliseconds.
-    `volume`: bytes of everything that is counted, which decides the means.
+    ===========  ====================================================================================================
+    `place`      identifies the partition in the aggregates
+    `preceding`  data file of the previous segment, None for the first one
+    `following`  data file of the next segment, None for the last one
+    `changed`    modification time of the data file at planning, ms since 1970 (UTC); used for the last segment
+    `volume`     bytes of all segments to be counted; decides whether compiled kernels are used
+    ===========  ====================================================================================================
     """
 
     job: SegmentJob
@@ -59,12 +61,17 @@ class StatsTask:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a task found.
+    """The result of a task.
 
-    `headers`: findings about the data file's header; `findings`: those about records, in file order.  `stretch`: what its
-    neighbours have to know of the segment, None where there was nothing to look at.  `start` and `end` are where this part began
-    and ended, each with the id expected there: no start where the part belongs to the one in front of it, no end where reading
-    failed.  `gone`: the file is no longer there.  `states`: both files as they were when they were opened.
+    ===========  ====================================================================================================
+    `headers`    findings about the data file's header
+    `findings`   findings about records, in file order
+    `stretch`    extent of the segment, for joining it with its neighbours; None when it could not be opened or is too short
+    `start`      where the part begins; None: the index proves no record there, so the previous part includes it
+    `end`        where the part ends, with the id expected there; None: reading failed
+    `gone`       the file no longer exists
+    `states`     data file and index as they were when opened
+    ===========  ====================================================================================================
     """
 
     aggregate: Aggregate
@@ -81,7 +88,7 @@ class Gathered:
 
 
 def _header(path: PurePath | None) -> SegmentHeader | None:
-    """A neighbour's header; None where there is none to read."""
+    """The header of a neighbouring segment; None when it cannot be read."""
     try:
         return None if path is None else read_segment_header(FileState.of(path))
     except DiskReadError:
@@ -89,8 +96,8 @@ def _header(path: PurePath | None) -> SegmentHeader | None:
 
 
 def gather(task: StatsTask) -> Gathered:
-    """Count.  What cannot be read is a finding, never an error."""
-    kernels.choose(task.volume)  # many small segments are worth compiled code as much as a large one
+    """Count the records of a task.  Unreadable places become findings, never errors."""
+    kernels.choose(task.volume)  # by the total volume: compiled kernels also pay off for many small segments
     reader = _PartReader(task.job, ReadLimits(), data=False)
     try:
         with reader:
@@ -103,10 +110,10 @@ def gather(task: StatsTask) -> Gathered:
 
 
 class _PartReader(ChunkReader):
-    """A segment that is read in parts."""
+    """Reads a segment in parts."""
 
     def bound(self, number: int, parts: int) -> RecordPlace | None:
-        """Where the part `number` begins; None where the index does not prove a record.  Raises DiskReadError."""
+        """The beginning of part `number`; None when the index proves no record there.  Raises DiskReadError."""
         if number == 0:
             return RecordPlace(HEADER_SIZE, self.begins)
         wanted = None if self.reader is None else share(self.begins, self.reader.end(), number, parts)
@@ -116,7 +123,7 @@ class _PartReader(ChunkReader):
         return None if found is None else RecordPlace(found.offset, found.transaction_id)
 
     def part(self, start: RecordPlace, stop: int) -> Iterator[Item]:
-        """Items from `start` on that begin in front of the offset `stop`; all of them when that is the end."""
+        """The items from `start` on that begin before byte `stop`; if that is the file's end, all items."""
         if stop >= self.size:
             yield from self._scan(start, self.size, None)
         else:
@@ -124,7 +131,7 @@ class _PartReader(ChunkReader):
 
 
 class _Gathering:
-    """One task under way."""
+    """Carries out one task."""
 
     def __init__(self, task: StatsTask, reader: _PartReader) -> None:
         self._task = task
@@ -135,7 +142,7 @@ class _Gathering:
         self._unlisted = 0
 
     def run(self) -> Gathered:
-        """Raises FilesChangedError; DiskReadError before anything was counted."""
+        """Count and return the result.  Raises FilesChangedError; DiskReadError only before anything was counted."""
         task, reader = self._task, self._reader
         states = (reader.data_state, reader.index_state)
         if reader.short:
@@ -147,7 +154,7 @@ class _Gathering:
         clock = self._clock()
         counting = Counting(task.place, task.scale, clock, task.job.bytes, task.bounds)
         start = reader.bound(task.number, task.parts)
-        if start is None:  # belongs to the part in front of it
+        if start is None:  # the previous part includes this one
             return Gathered(counting.aggregate(), clock=clock, stretch=reader.stretch, states=states)
         stop = reader.size
         for number in range(task.number + 1, task.parts):
@@ -194,7 +201,7 @@ class _Gathering:
         )
 
     def _take(self, counting: Counting, item: Item, before: RecordPlace | None) -> RecordPlace | None:
-        """Count records, name damage; where the next item is expected to begin."""
+        """Count records, or report damage; return where the next item is expected to begin."""
         if isinstance(item, RecordBatch):
             counting.add(item)
             if not item.data_ok.all():

@@ -1,4 +1,4 @@
-"""What stats found, as values for whoever shows it; and how they follow from the aggregate of all records."""
+"""The report of stats, and its computation from the aggregate of all records."""
 
 from __future__ import annotations
 
@@ -14,17 +14,26 @@ from waltzctl.engine.stats.axes import Interval
 from waltzctl.engine.stats.sum_tables import Ints, Ranked, Table, grouped
 
 GAPS_LISTED = 10_000
-"""Gaps that are named one by one; all of them are counted."""
+"""Most gaps that are listed one by one; all of them are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """A partition of one of the paths.  `bytes` are those of the records on disk, 40 and the data each.
+    """A partition of one of the paths.
 
-    `missing`: ids between the first and the last one that no record has, in `gaps` gaps; where the whole partition was asked
-    for, ids in front of the first one count, and those behind the last one that are known to have been here.  `repeated`:
-    records with an id that another one has as well.  `seconds` is how long the segments took whose times are known, and
-    `timed_records` and `timed_bytes` what is in these; `interval` covers them.
+    ===============  ==============================================================================================
+    `place`          identifies the partition in the report
+    `partition`      its number, None when unknown
+    `bytes`          bytes of the records on disk: 40 + data, each
+    `gaps`           number of gaps in the ids
+    `missing`        ids in these gaps: between the first and the last record; if the whole partition was requested, also
+                     before the first record, and after the last one as far as they are known to have been here
+    `repeated`       number of records beyond the first one of each id
+    `interval`       time that covers all segments whose times are known
+    `seconds`        sum of the durations of these segments
+    `timed_records`  number of records in these segments
+    `timed_bytes`    bytes of these records
+    ===============  ==============================================================================================
     """
 
     place: int
@@ -56,7 +65,7 @@ class PartitionStats:
 
 @dataclass(frozen=True, slots=True)
 class ClientStats:
-    """A client, told by its id.  Generations are those of the assignments of partitions under which it wrote."""
+    """A client, identified by its id.  Generations: those of the partition assignments under which it wrote."""
 
     client: int
     records: int
@@ -68,7 +77,7 @@ class ClientStats:
 
 @dataclass(frozen=True, slots=True)
 class HeaderStats:
-    """A value of the header that applications give their transactions."""
+    """A value of the 4-byte header that applications give their transactions."""
 
     header: int
     records: int
@@ -98,7 +107,7 @@ class SizeClassStats:
 class TimeBucket:
     """Records of `which` in the bucket of time that begins at `start` (milliseconds since 1970-01-01 UTC).  An estimate.
 
-    `which` is the place of a partition, a client, or the number of a size class, as `by` says.
+    `by` is ``partition``, ``client`` or ``size-class``; `which` the partition's place, the client id, or the class number.
     """
 
     by: str
@@ -121,7 +130,7 @@ class IdBucket:
 
 @dataclass(frozen=True, slots=True)
 class MissingIds:
-    """Ids from `first` to `last` (both inclusive) that no record has; `cause` is the code of the finding there."""
+    """Ids from `first` to `last` (both inclusive) that no record has; `cause`: code of the finding there, None for none."""
 
     place: int
     first: int
@@ -130,7 +139,7 @@ class MissingIds:
 
     @property
     def transactions(self) -> int:
-        """How many are missing."""
+        """Number of missing ids."""
         return self.last - self.first + 1
 
 
@@ -148,10 +157,10 @@ class Untimed:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How many things were counted, and how sure it is.
+    """The number of distinct clients or header values that were counted, and the error of their counts.
 
-    `known`: as many are told apart, all of them when `exact`.  Otherwise any one may have up to `missed_records` records and
-    `missed_bytes` bytes more than is said, and so may one that is not named.
+    `known`: number of distinct ones; when `exact`, all of them.  Otherwise each one, listed or not, may have up to
+    `missed_records` records and `missed_bytes` bytes more than were counted for it.
     """
 
     known: int
@@ -162,10 +171,11 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """Everything.  `width` is that of the buckets of time, in milliseconds; `status` and `exit_status_name` follow from findings.
+    """The whole report.
 
-    `client_series` says how sure the clients' series over time are.  `gaps` holds the first GAPS_LISTED; the partitions count all
-    of them.
+    `status` and `exit_status_name`: as verify derives them from findings.  `extent`: time from the first to the last known time.
+    `width`: width of a bucket of time, in milliseconds.  `client_series`: error of the clients' series over time.  `gaps`: the
+    first GAPS_LISTED gaps; the counts in `partitions` include all.  `untimed`: segments whose times are unknown.
     """
 
     status: str
@@ -191,12 +201,12 @@ class StatsReport:
 
     @property
     def untimed_records(self) -> int:
-        """Records that are in no bucket of time."""
+        """Number of records that are in no bucket of time."""
         return sum(one.records for one in self.untimed)
 
 
 def clients_of(total: Aggregate, numbers: Mapping[int, int], top: int) -> tuple[tuple[ClientStats, ...], Ranking]:
-    """The clients with most records.  `numbers`: which partition stands at a place; replicas of one count once."""
+    """The clients with the most records.  `numbers`: partition number by place; replicas of a partition count once."""
     table = total.clients.table
     places, clients = table.keys
     sums = grouped(clients[np.newaxis], table.values, total.clients.how)
@@ -213,7 +223,7 @@ def clients_of(total: Aggregate, numbers: Mapping[int, int], top: int) -> tuple[
 
 
 def headers_of(total: Aggregate, top: int) -> tuple[tuple[HeaderStats, ...], Ranking]:
-    """The header values that most records have."""
+    """The header values with the most records."""
     table = total.headers.table
     best = _best(table, top)
     named = tuple(
@@ -224,12 +234,12 @@ def headers_of(total: Aggregate, top: int) -> tuple[tuple[HeaderStats, ...], Ran
 
 
 def _best(table: Table, top: int) -> Ints:
-    """Rows with most records, then most bytes, then the smallest key."""
+    """Row numbers, ordered by most records, then most bytes, then smallest key."""
     return np.lexsort((table.keys[0], -table.values[1], -table.values[0]))[:top]
 
 
 def client_series_of(total: Aggregate) -> Ranking:
-    """How sure the clients' series over time are."""
+    """The error of the clients' series over time."""
     return _ranking(total.time_clients, len(np.unique(total.time_clients.table.keys[1])))
 
 
@@ -238,13 +248,13 @@ def _ranking(ranked: Ranked, known: int) -> Ranking:
 
 
 def size_classes_of(total: Aggregate) -> tuple[SizeClassStats, ...]:
-    """Every class that has records, small to large."""
+    """The size classes that have records, in ascending order."""
     sums = grouped(total.classes.keys[1:], total.classes.values)
     return tuple(SizeClassStats(int(number), int(r), int(b)) for number, (r, b) in _rows(sums.keys[0], sums))
 
 
 def time_buckets_of(total: Aggregate, clients: Sequence[ClientStats]) -> Iterator[TimeBucket]:
-    """The series of every partition, of the clients that are named and of every size class; each by rising time."""
+    """The series over time of every partition, of the given clients and of every size class; each in ascending order."""
     named = {one.client: rank for rank, one in enumerate(clients)}
     by_client = total.time_clients.table
     wanted = np.isin(by_client.keys[1], np.array(sorted(named), np.int64))
@@ -259,7 +269,7 @@ def time_buckets_of(total: Aggregate, clients: Sequence[ClientStats]) -> Iterato
 
 
 def id_buckets_of(total: Aggregate) -> Iterator[IdBucket]:
-    """The series of every partition by rising transaction id."""
+    """The series over transaction ids of every partition, in ascending order."""
     shifts = shifts_of(total.id_extents)
     for (place, bucket), (records, size) in zip(total.ids.keys.T.tolist(), total.ids.values.T.tolist(), strict=True):
         shift = shifts[place]
@@ -271,7 +281,7 @@ def _rows(keys: Ints, table: Table) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def gaps_of(total: Aggregate, place: int, findings: Sequence[Finding], *, whole: bool) -> list[MissingIds]:
-    """Ids of a partition that no record has.  `whole`: it should begin with transaction 0."""
+    """The gaps in a partition's ids.  `whole`: the whole partition was read, so it should begin with transaction 0."""
     causes: dict[int, str] = {}
     for finding in findings:
         if finding.transaction_id is not None and finding.code is not Code.DATA_CHECKSUM:
@@ -284,15 +294,15 @@ def gaps_of(total: Aggregate, place: int, findings: Sequence[Finding], *, whole:
             gaps.append(MissingIds(place, expected, first - 1, causes.get(expected, cause)))
         expected = last + 1
     behind = expected or 0
-    for finding in findings:  # what is missing behind the last record, as far as it is known
+    for finding in findings:  # ids missing after the last record, as far as they are known
         told = finding.transaction_id
         if told is not None and finding.missing and told >= (expected or 0):
-            begin = max(told, behind)  # what is in front of that another finding counts
+            begin = max(told, behind)  # ids below are counted by an earlier finding
             behind = begin + finding.missing
             gaps.append(MissingIds(place, begin, behind - 1, finding.code.value))
     return gaps
 
 
 def repeated_in(total: Aggregate, place: int, records: int) -> int:
-    """How many of a partition's records have an id that another one has as well."""
+    """Number of a partition's records beyond the first one of each id."""
     return records - sum(last - first + 1 for first, last in total.runs.of(place))

@@ -1,8 +1,8 @@
 """stats: count every record once, by partition, client, size, time and transaction id.
 
-The way of verify and dump up to the records: what the paths name (`engine.inspect.targets`), the partitions, their segments.
-Each segment, or part of a large one, is a task for an executor (`engine.task_executor`), whose results are merged as they
-come.  A damaged place is a finding, as dump has it, and a gap; it never ends the counting.
+Paths, partitions and segments are resolved as in verify and dump (`engine.inspect.targets`).  Each segment, or part of a large
+one, is an executor task (`engine.task_executor`); results are merged as they arrive.  A damaged place is reported as a finding,
+as in dump, and counted as a gap; it never ends the counting.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from waltzctl.engine.task_executor import TaskExecutor
 __all__ = ["StatsOptions", "StatsReport", "stats"]
 
 WHAT = "stats"
-_ALL = (None, None)
-"""Every id is counted."""
+_ALL_IDS = (None, None)
+"""No bounds on the ids: every record is counted."""
 NO_CLOCK = Clock(None, "it is gone")
 
 
 @dataclass(slots=True)
 class _Segment:
-    """A segment under way: its tasks' results until these are known to join, and then what they mean together."""
+    """A segment being counted: `parts` holds the tasks' results until `settle` sums them up into the other fields."""
 
     task: StatsTask
     parts: list[Gathered] = field(default_factory=list)
@@ -79,7 +79,7 @@ class _Segment:
         return len({None if not part.states or part.states[0] is None else part.states[0].inode for part in read}) == 1
 
     def settle(self) -> None:
-        """Take over what the parts found, and let go of them."""
+        """Sum up the results of the parts, and drop them."""
         parts, self.parts = self.parts, []
         self.records = sum(part.records for part in parts)
         self.bytes = sum(part.bytes for part in parts)
@@ -90,13 +90,13 @@ class _Segment:
         self.stretch = [part for part in parts if part.start is not None or part is first][-1].stretch
 
     def changed(self) -> bool:
-        """Whether the files differ from when they were opened."""
+        """Whether the files have changed since they were opened."""
         return states(self.task.job.data_path, self.task.job.index_path) != self.states
 
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition under way; `segments` are in order.  `whole`: all of it was asked for."""
+    """A partition being counted; `segments` in order.  `whole`: the whole partition was requested."""
 
     place: int
     run: PartitionRun
@@ -105,26 +105,26 @@ class _Partition:
 
     @property
     def path(self) -> PurePath:
-        """Its directory."""
+        """The partition's directory."""
         return self.run.context.path
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong with it, in the order of dump."""
+        """All findings about the partition, in the order of dump."""
         yield from self.run.begin()
         yield from self.run.told_strays()
-        yield from losses_in_front(self.run, _ALL)
+        yield from losses_in_front(self.run, _ALL_IDS)
         before: _Segment | None = None
         for segment in self.segments:
             yield from segment.headers
             if before is not None:
-                yield from _join(before, segment)
+                yield from _joint_findings(before, segment)
             yield from segment.findings
             before = segment
-        yield from losses_behind(self.run, _ALL)
+        yield from losses_behind(self.run, _ALL_IDS)
 
 
-def _join(before: _Segment, behind: _Segment) -> Iterator[Finding]:
-    """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile."""
+def _joint_findings(before: _Segment, behind: _Segment) -> Iterator[Finding]:
+    """A finding for a gap or an overlap between two neighbours, unless their files changed meanwhile."""
     if before.stretch is None or behind.stretch is None:
         return
     found = joint(before.stretch, behind.stretch)
@@ -133,10 +133,10 @@ def _join(before: _Segment, behind: _Segment) -> Iterator[Finding]:
 
 
 def stats(paths: Iterable[PurePath], options: StatsOptions, executor: TaskExecutor) -> StatsReport:
-    """Count every record of everything that `paths` name; what several paths name counts once.
+    """Count every record that `paths` name; a record named by several paths counts once.
 
-    Nothing is written or locked, and a directory that a node is writing is no difficulty.  Memory does not grow with the number
-    of records, but with the numbers of segments, of damaged places and, up to a bound, of clients.
+    Nothing is written or locked; a node may be writing to the directory.  Memory does not grow with the number of records, but
+    with the number of segments, of damaged places and, up to a bound, of clients.
 
     Raises NotWaltzError, InvalidRequestError and DiskReadError for paths and options.
     """
@@ -158,7 +158,7 @@ def stats(paths: Iterable[PurePath], options: StatsOptions, executor: TaskExecut
 
 
 def _count(segments: list[_Segment], executor: TaskExecutor, collector: Collector, part: int | None) -> list[_Segment]:
-    """Read segments in parts of `part` bytes (None: as a whole); those whose parts do not join are not counted."""
+    """Count segments in parts of about `part` bytes (None: as a whole); return those whose parts do not join, uncounted."""
     tasks: list[StatsTask] = []
     owners: list[_Segment] = []
     for segment in segments:
@@ -184,7 +184,7 @@ def _count(segments: list[_Segment], executor: TaskExecutor, collector: Collecto
 def _partitions(
     scopes: Sequence[Scope], around: Sequence[ScopeSurroundings], options: StatsOptions, scale: Scale
 ) -> Iterator[_Partition]:
-    """What is to be counted; no data file is opened but to see where a segment begins that may have been renamed."""
+    """The partitions to count.  A data file is opened only to find the first id of a segment that may have been renamed."""
     volume = sum(scope.data_bytes() for scope in scopes)
     limits = ReadLimits()
     place = 0

@@ -1,4 +1,4 @@
-"""What stats is asked for."""
+"""The options of stats."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from waltzctl.engine.errors import InvalidRequestError
 
 PART = 64 << 20
-"""Bytes of a segment that one task reads."""
+"""Approximate bytes of a segment that one task reads."""
 MOST_TOP = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StatsOptions:
-    """`partitions`: only these.  `top`: so many clients and header values are named.  `bucket`: seconds; None chooses."""
+    """The options of stats.
+
+    `partitions`: only these; None: all.  `top`: number of clients and of header values that are listed.  `bucket`: width of a
+    bucket of time in seconds; None: automatic.  `part`: approximate bytes that one task reads.
+    """
 
     partitions: Collection[int] | None = None
     top: int = 10
@@ -22,7 +26,7 @@ class StatsOptions:
     part: int = PART
 
     def check(self) -> None:
-        """Raise InvalidRequestError for a value that cannot be meant."""
+        """Raise InvalidRequestError for a value out of range."""
         if not 1 <= self.top <= MOST_TOP:
             raise InvalidRequestError(f"from 1 to {MOST_TOP} clients can be named, not {self.top}")
         if self.bucket is not None and not 0.001 <= self.bucket <= 1e10:

@@ -1,8 +1,8 @@
-"""Tables of sums that can be cut, merged and merged again: the ground on which every number of stats stands.
+"""Mergeable tables of sums, from which all numbers of stats are computed.
 
-A table has key columns and value columns, int64 throughout, one row for each key, in the order of the keys.  Grouping adds (or
-takes the smallest or largest of) the values of equal keys.  That is commutative and associative, so that any cut of the records
-into parts, and any order of merging, ends in the same table.
+A table has key columns and value columns, all int64, with one row per distinct key, sorted by key.  Grouping adds (or takes the
+minimum or maximum of) the values of equal keys.  That is commutative and associative, so the table does not depend on how the
+records are cut into parts, or on the order of merging.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 How = tuple[Any, ...]
-"""For each value column the ufunc that joins two values: add, minimum or maximum."""
+"""For each value column the NumPy ufunc that merges two values: add, minimum or maximum."""
 
 SUMS: How = (np.add, np.add)
-"""Records and bytes."""
+"""For the value columns records and bytes: both are added."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """`keys` and `values` have one row for each column of the table, and as many columns as there are different keys."""
+    """A table, stored by column: `keys[i]` and `values[i]` are its i-th key and value column.  `len`: number of rows."""
 
     keys: Ints
     values: Ints
@@ -39,7 +39,7 @@ class Table:
             and np.array_equal(self.values, other.values)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # arrays are no keys
+    __hash__ = None  # type: ignore[assignment]  # arrays are not hashable
 
 
 def empty(keys: int, values: int) -> Table:
@@ -48,7 +48,7 @@ def empty(keys: int, values: int) -> Table:
 
 
 def grouped(keys: Ints, values: Ints, how: How = SUMS) -> Table:
-    """One row for each different key, in the order of the keys."""
+    """The table with one row per distinct key, sorted by key."""
     count = keys.shape[1]
     if not count:
         return Table(keys, values)
@@ -63,7 +63,7 @@ def grouped(keys: Ints, values: Ints, how: How = SUMS) -> Table:
 
 
 def merged(tables: Sequence[Table], how: How = SUMS) -> Table:
-    """All rows of all tables, at least one table, grouped."""
+    """The rows of all `tables` (one or more), grouped."""
     if len(tables) == 1:
         return tables[0]
     keys = np.concatenate([one.keys for one in tables], axis=1)
@@ -71,7 +71,7 @@ def merged(tables: Sequence[Table], how: How = SUMS) -> Table:
 
 
 def with_key(table: Table, number: int, column: Ints, how: How = SUMS) -> Table:
-    """The table with another key column in the place of one, grouped anew."""
+    """The table with key column `number` replaced by `column`, grouped again."""
     keys = table.keys.copy()
     keys[number] = column
     return grouped(keys, table.values, how)
@@ -79,12 +79,11 @@ def with_key(table: Table, number: int, column: Ints, how: How = SUMS) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A table of at most `limit` rows, about things of which there may be any number: clients, header values.
+    """A table of at most `limit` rows whose key column number `owner` has unboundedly many values: clients, header values.
 
-    The key column `owner` names the thing.  While there are at most `limit` rows nothing is lost and the table is exact.  Beyond
-    that the things with the fewest records and the fewest bytes are dropped.  `missed_records` and `missed_bytes` then bound what
-    any one thing may have more than the table says, and also what a thing that is not in it may have.  The first two value
-    columns are records and bytes.
+    The first two value columns are records and bytes.  With at most `limit` rows the table is exact.  With more, all rows of the
+    owners with the fewest records and the fewest bytes are dropped.  Then each owner, also one that is not in the table, may have
+    up to `missed_records` records and `missed_bytes` bytes more than the table says.
     """
 
     table: Table
@@ -101,7 +100,7 @@ class Ranked:
 
 
 def bounded(table: Table, owner: int, limit: int, how: How = SUMS, missed: tuple[int, int] = (0, 0)) -> Ranked:
-    """The table itself where it fits, else what matters most of it; `missed` was missed before."""
+    """The table, cut to `limit` rows if necessary; `missed`: records and bytes that were already missed before."""
     if len(table) <= limit:
         return Ranked(table, owner, limit, how, *missed)
     names, place, rows = np.unique(table.keys[owner], return_inverse=True, return_counts=True)
@@ -111,7 +110,7 @@ def bounded(table: Table, owner: int, limit: int, how: How = SUMS, missed: tuple
     ranks = np.empty((2, len(names)), np.int64)
     for number in range(2):
         ranks[number, np.lexsort((names, -totals[number]))] = np.arange(len(names))
-    best = np.lexsort((names, ranks.min(axis=0)))  # in turn the one with most records and the one with most bytes
+    best = np.lexsort((names, ranks.min(axis=0)))  # alternately the next owner by records and the next one by bytes
     kept = np.zeros(len(names), np.bool_)
     kept[best[np.cumsum(rows[best]) <= limit]] = True
     dropped = totals[:, ~kept]
@@ -127,7 +126,7 @@ def bounded(table: Table, owner: int, limit: int, how: How = SUMS, missed: tuple
 
 
 def merged_ranked(parts: Sequence[Ranked]) -> Ranked:
-    """Ranked tables, at least one, of the same kind, merged.  Exact where it fits; see `Ranked` for the rest."""
+    """The merged table of `parts`: one or more of the same kind.  Exact if all rows fit; see `Ranked`."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -136,6 +135,6 @@ def merged_ranked(parts: Sequence[Ranked]) -> Ranked:
 
 
 def coarser_ranked(ranked: Ranked, number: int, column: Ints) -> Ranked:
-    """The same with another key column, which makes rows fewer."""
+    """The table with key column `number` replaced by a coarser `column`, which reduces the number of rows."""
     table = with_key(ranked.table, number, column, ranked.how)
     return Ranked(table, ranked.owner, ranked.limit, ranked.how, ranked.missed_records, ranked.missed_bytes)

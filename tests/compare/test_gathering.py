@@ -15,7 +15,7 @@ from tests.compare.test_states import compared
 from waltzctl.engine.compare import compare as compare_room
 from waltzctl.engine.compare import comparison as comparison_room
 from waltzctl.engine.compare import differences as differences_room
-from waltzctl.engine.compare.compare import _Gathered, compare
+from waltzctl.engine.compare.compare import _PartitionResults, compare
 from waltzctl.engine.compare.comparison import (
     CompareOptions,
     CompareSummary,
@@ -56,8 +56,8 @@ def result(*runs: Run, **known: object) -> RangeResult:
     return replace(empty, **known)  # type: ignore[arg-type]
 
 
-def gathered(*results: RangeResult, members: Sequence[Member] = (member(0), member(1))) -> _Gathered:
-    found = _Gathered(tuple(members))
+def gathered(*results: RangeResult, members: Sequence[Member] = (member(0), member(1))) -> _PartitionResults:
+    found = _PartitionResults(tuple(members))
     for one in results:
         found.add(one)
     return found

@@ -29,7 +29,7 @@ _SIZES = "how much is taken at once, or a cost: another number gives the same an
 _INVENTED = "which input is made up for a comparison: the next number is as good"
 _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
-_WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
+_WITHIN = "if not run.first <= number < run.stop:  # before the first run, or after the last"
 _POSSIBLE = "version = possible[0]"
 _LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
@@ -102,7 +102,7 @@ _COMPARE = (
     ),
     Equivalent(
         "engine/compare/compare.py",
-        "_Gathered.joined",
+        "_PartitionResults.joined",
         "for one in joints(sorted(own, key=lambda one: one.begins), 0):",
         "for one in joints(sorted(own, key=lambda one: one.begins), (-1)):",
         "no segment begins in front of 0, which is expected then as well",
@@ -1530,7 +1530,7 @@ _DIFFER = (
 )
 _BEST = "weights.append(best + len(run) if best >= 0 else -1)"
 _HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
-_LOW_HIGH = "low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1"
+_LOW_HIGH = "low, high = first, stop - 1  # binary search: proven up to `low` (exclusive), not proven up to `high` + 1"
 _OVERLAPS = "if before is not None and self.expected is not None and part.first < self.expected:"
 _IN_TURN = "if known is None or known[0] is not found:"
 _BUFFER = "buffer = memoryview(bytearray(min(BLOCK, stop - position)))"
@@ -1543,7 +1543,7 @@ _INDEXED = "if HEADER_SIZE <= offset < segment.size:"
 _ASKED = "if why is None and around.replicas and (other := named_instead(content, partition)) is not None:"
 _IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, one.stray.data.path)):"
 _FOUND = "return found if found is not None and found.transaction_id >= least else None"
-_HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
+_HERE = "here = 0 if limit is not None or part is None or tail is None else self._whole_tail_end(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
 _SOME_PARTITIONS = "if not 0 < header.num_partitions <= MAX_PARTITIONS:"
 _REACHED = "self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)"
@@ -1670,7 +1670,7 @@ _REPAIR = (
     ),
     Equivalent(
         "engine/repair/provenance.py",
-        "_behind_right_header",
+        "_judge_records",
         _ASKED,
         _ASKED.replace("around.replicas", "True"),
         "without a replica there is none to ask",
@@ -1688,7 +1688,7 @@ _REPAIR = (
     *(
         Equivalent(
             "engine/repair/recover_strays.py",
-            "_stands_against",
+            "_why_not_taken",
             old,
             new,
             "nothing stands in its own place",
@@ -1743,7 +1743,7 @@ _REPAIR = (
     ),
     Equivalent(
         "engine/repair/recover_losses.py",
-        "LossPlanner._held_from",
+        "LossPlanner._longest_proven",
         "middle = (low + high + 1) // 2",
         "middle = (low + high + 2) // 2",
         "any place behind the lower end, up to the upper one, will do",
@@ -1911,8 +1911,8 @@ _REPAIR = (
             (
                 "rebuild_index",
                 "plan_rebuild_index",
-                "continue  # no partition of this cluster: verify notes it",
-                "break  # no partition of this cluster: verify notes it",
+                "continue  # the number is beyond the cluster's partitions: verify notes it",
+                "break  # the number is beyond the cluster's partitions: verify notes it",
                 "partitions are in order, and behind it are others of nobody",
             ),
             (
@@ -1958,7 +1958,7 @@ _REPAIR = (
                 "return None",
                 "the binding names every file that an edit touches, and no other edit is nothing",
             ),
-            ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
+            ("salvage", "_choose_cluster", "return holding[0]", "return holding[(-1)]", "there is one"),
             (
                 "salvage",
                 "salvage",
@@ -1976,14 +1976,14 @@ _REPAIR = (
             ("salvage", "_count_partitions", _TOLD, _TOLD.replace("=0", "=(-1)"), "one partition at least is needed"),
             (
                 "salvage",
-                "_partition",
+                "_salvaged_partition",
                 _MARKS,
                 _MARKS.replace("and info.current_struct", "and True"),
                 "infos are proven",
             ),
             *(
                 (
-                    "salvage",
+                    "salvage_findings",
                     "_data_finding",
                     "offset, length = HEADER_SIZE, 0",
                     f"offset, length = HEADER_SIZE, {other}",
@@ -2135,7 +2135,7 @@ _REPAIR = (
     *(
         Equivalent(
             "engine/repair/recover_losses.py",
-            "LossPlanner._held_from",
+            "LossPlanner._longest_proven",
             _LOW_HIGH,
             _LOW_HIGH.replace("stop - 1", other),
             "what reaches as far as what no replica proves, or further, is not proven either",
@@ -2158,8 +2158,8 @@ _REPAIR = (
     Equivalent(
         "engine/repair/salvage.py",
         "_Probes._probe",
-        "self._probes.clear()  # sources are asked about one after the other",
-        "pass  # sources are asked about one after the other",
+        "self._probes.clear()  # sources are queried one after the other, so one probe is enough",
+        "pass  # sources are queried one after the other, so one probe is enough",
         "what is kept for longer gives the same answers",
     ),
     Equivalent(

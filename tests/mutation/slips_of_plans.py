@@ -77,8 +77,8 @@ PLANS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/prune.py",
-        "            stay |= _places(entry)",
-        "            stay = _places(entry)",
+        "            stay |= _touched_names(entry)",
+        "            stay = _touched_names(entry)",
         ("tests/repair/test_prune.py",),
         "only the last entry's places protect what an undo needs",
     ),

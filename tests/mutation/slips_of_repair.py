@@ -197,8 +197,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         _PROVENANCE,
-        "if differ * _STRAYS > agree:",
-        "if differ * (_STRAYS - 1) > agree:",
+        "if differ * _RIGHT_PER_WRONG_ENTRY > agree:",
+        "if differ * (_RIGHT_PER_WRONG_ENTRY - 1) > agree:",
         _STEP,
         "the index of another file speaks for this one",
     ),

@@ -360,7 +360,7 @@ def test_records_behind_a_damaged_first_one_lie_between_two_names(
     d.spoil(4)
     content = Content.of_file(d.seg(4), d.seg(4).stat().st_size)
     place = SimpleNamespace(following=lambda _: following)
-    assert provenance._of_another_name(content, header_first, place, named) is other  # type: ignore[arg-type]
+    assert provenance._ids_outside_name(content, header_first, place, named) is other  # type: ignore[arg-type]
 
 
 def moved(d: Twelve, first: int, *, index: bool = True) -> None:
@@ -409,7 +409,7 @@ def compared(
     if entries is not None:
         offsets = [HEADER_SIZE + SIZE * one if one >= 0 else 7 for one in entries]
         hint = Content("", (LiteralBytes(bytes(HEADER_SIZE) + encode_entries(offsets)),))
-    said = provenance._Testimony([], [])
+    said = provenance._WitnessReport([], [])
     named_here, last = provenance._compare(Content("", (LiteralBytes(bytes(data)),)), 4, hint, partition, said)
     return named_here, last, said.records, said.indexed, [*said.against, *said.proofs]
 

@@ -187,7 +187,7 @@ def test_what_is_here_of_the_last_segment(tmp_path: Path, data: bytes, index: by
             stretch, next_id=None, uncertain=True
         )
         without = dataclasses.replace(part, data=None)
-        assert planner()._listed_in(without, tail) == 0
+        assert planner()._listed_in_tail(without, tail) == 0
 
 
 def theirs(place: Path, *sizes: int) -> Proven:
@@ -291,10 +291,10 @@ class Asked(LossPlanner):
     ) -> None:
         self.said.append(f"lost {first}..{stop - 1}: {why}{'' if tail is None else ', with a torn end'}")
 
-    def _stood_here(self, part: RepairedSegment, tail: Loss) -> int:
+    def _whole_tail_end(self, part: RepairedSegment, tail: Loss) -> int:
         return self.stood
 
-    def _torn(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
+    def _torn_tail(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
         self.said.append(f"torn, mark {mark}")
 
 
@@ -534,12 +534,12 @@ def test_what_becomes_of_a_torn_end_above_the_mark(
     for allowed, wanted in ((False, unasked), (True, loss)):
         for replica, against, said in ((False, False, wanted), (True, False, wanted), (True, True, [SUPERFLUOUS])):
             planner = decided(loss=allowed, replica=replica, against=against, mark=mark)
-            planner._torn(listing(7), tail, mark)
+            planner._torn_tail(listing(7), tail, mark)
             assert planner.said == said
         span = FileSpan(Path("r"), 0, 20)
         whole = Proven((ReplicaRun(8, 9, span, 0, 0), ReplicaRun(9, 11, span, 0, 0)), (Path("r"),))
         planner, part = decided(loss=allowed, replica=True, against=True, whole=whole, mark=mark), listing(7)
-        planner._torn(part, tail, mark)
+        planner._torn_tail(part, tail, mark)
         assert planner.said == ["restored 8..10"]
         assert part.content is not None
         assert [len(piece) for piece in part.content.pieces] == [248, 20, 20, 220]
@@ -548,7 +548,7 @@ def test_what_becomes_of_a_torn_end_above_the_mark(
 @pytest.mark.parametrize(("entries", "last"), [(0, 8), (4, 8), (5, 8), (6, 9), (7, 10)])
 def test_what_is_given_up_with_a_torn_end_is_as_much_as_the_index_lists(entries: int, last: int) -> None:
     planner = decided(loss=True, replica=False, against=False, mark=None)
-    planner._torn(listing(entries), TORN, None)
+    planner._torn_tail(listing(entries), TORN, None)
     assert planner.said == [f"cut, loses: {UNKNOWN}", f"given up 8..{last}"]
 
 
@@ -612,7 +612,7 @@ def test_what_becomes_of_a_loss_inside_a_segment(changes: dict[str, object], lef
             "removed" if replica and against else "split" if allowed and not (loss.record_ok or loss.unread) else left
         )
         assert planner.said == [*asked, said]
-        planner._doubted.add((4, 248))
+        planner._maybe_embedded.add((4, 248))
         part = listing(7)
         planner.inner(part, loss)
         assert planner.said[-1].startswith(left[:20])
@@ -621,7 +621,7 @@ def test_what_becomes_of_a_loss_inside_a_segment(changes: dict[str, object], lef
         planner = decided(
             loss=allowed, replica=True, against=against, whole=Proven((ReplicaRun(8, 9, span, 0, 0),), (Path("r"),))
         )
-        planner._doubted.add((4, 248))
+        planner._maybe_embedded.add((4, 248))
         part = listing(7)
         planner.inner(part, loss)
         assert planner.said == ([*asked, "restored 8..8"] if asked else planner.said)
@@ -634,12 +634,12 @@ def test_what_becomes_of_a_loss_inside_a_segment(changes: dict[str, object], lef
 def test_of_what_no_replica_holds_as_a_whole_as_many_of_the_first_come_back_as_one_holds(stop: int, held: int) -> None:
     replicas = [SimpleNamespace(path=Path("r"))]
     planner = Asked(among(loss=True), replicas, 9, 9, held=held)  # type: ignore[arg-type]
-    found = planner._held_from(8, stop, Neighbours(None, None))
+    found = planner._longest_proven(8, stop, Neighbours(None, None))
     asked = [one for one in planner.said if isinstance(one, tuple)]
     assert all(8 < last < stop for _, last in asked)
     assert (8 if found is None else found.runs[-1].stop) == max(8, min(held, stop - 1))
     alone = Asked(among(loss=True), (), 9, 9, held=held)  # type: ignore[arg-type]
-    assert (alone._held_from(8, stop, Neighbours(None, None)), alone.said) == (None, [])
+    assert (alone._longest_proven(8, stop, Neighbours(None, None)), alone.said) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -750,7 +750,7 @@ def test_a_row_that_is_shifted_begins_with_a_repeat_and_ends_where_one_is_missin
     planner = decided(loss=False, replica=True, against=False, whole=whole)
     planner.witnesses = SimpleNamespace(around=lambda *_: SimpleNamespace(before=beside[0], after=beside[1]))  # type: ignore[assignment]
     part = listing(9, survey=found)
-    told = planner._shifted(part, found)
+    told = planner._join_shifted(part, found)
     assert part.survey == told
     if shifted:
         assert told == dataclasses.replace(

@@ -21,10 +21,10 @@ from waltzctl.engine.log.view import FileState, SegmentView
 from waltzctl.engine.repair import salvage_runs
 from waltzctl.engine.repair.content import Content, FileSpan, LiteralBytes
 from waltzctl.engine.repair.marks import _inside
-from waltzctl.engine.repair.provenance import SegmentSurroundings, _fields
+from waltzctl.engine.repair.provenance import SegmentSurroundings, _judge_fields
 from waltzctl.engine.repair.rebuild_index import _placed, plan_rebuild_index
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
-from waltzctl.engine.repair.salvage import _choose, _nothing
+from waltzctl.engine.repair.salvage import _choose_cluster, _why_nothing_wanted
 from waltzctl.engine.repair.salvage_control import _at_least_as_new, _not_older, choose_control
 from waltzctl.engine.repair.truncate import _kept, _offset_behind
 from waltzctl.formats.control import Layout, PartitionStruct
@@ -197,7 +197,7 @@ RIGHT = segment_header(0, 4)
 def test_what_the_fields_of_a_header_show(
     data: SegmentHeader, index: SegmentHeader | None, first_record: int | None, wrong: list[Code], unproven: list[Code]
 ) -> None:
-    reasons, found_wrong, found_unproven = _fields(data, index, RIGHT, first_record)
+    reasons, found_wrong, found_unproven = _judge_fields(data, index, RIGHT, first_record)
     assert (found_wrong, found_unproven) == (wrong, unproven)
     assert bool(reasons) is (len(wrong) > len(unproven))
 
@@ -270,12 +270,13 @@ def test_what_was_found_where_nothing_is_written() -> None:
     mine = [attributed(2, 5), attributed(0, 1), attributed(2, 3), attributed(1, 4)]
     doubts = [SimpleNamespace(run=range(2)), SimpleNamespace(run=range(5))]
     counts = {KEY: 13, OTHER: 7}
-    assert _nothing(KEY, 3, counts, mine, doubts) == (  # type: ignore[arg-type]
+    assert _why_nothing_wanted(KEY, 3, counts, mine, doubts) == (  # type: ignore[arg-type]
         f"no record of cluster {KEY}, partition 3 was found; records found: 7 of cluster {OTHER}, 1 of partition 0,"
         " 4 of partition 1, 8 of partition 2, 7 of which nothing tells whose they are (--partition says so)"
     )
     assert (
-        _nothing(KEY, None, {KEY: 0, OTHER: 0}, [], []) == f"no record of cluster {KEY} was found; records found: none"
+        _why_nothing_wanted(KEY, None, {KEY: 0, OTHER: 0}, [], [])
+        == f"no record of cluster {KEY} was found; records found: none"
     )
 
 
@@ -295,10 +296,10 @@ def test_what_was_found_where_nothing_is_written() -> None:
 )
 def test_which_cluster_is_salvaged(named: UUID | None, counts: dict[UUID, int], chosen: UUID | str) -> None:
     if isinstance(chosen, UUID):
-        assert _choose(named, counts) == chosen
+        assert _choose_cluster(named, counts) == chosen
     else:
         with pytest.raises(InvalidRequestError) as refused:
-            _choose(named, counts)
+            _choose_cluster(named, counts)
         assert chosen in str(refused.value)
 
 

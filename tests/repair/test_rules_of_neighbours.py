@@ -20,13 +20,13 @@ from waltzctl.engine.repair.content import Content, FileSpan, LiteralBytes
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from waltzctl.engine.repair.recover_partition import (
-    _as_listed,
     _behind,
     _covered,
     _following,
-    _leftover,
-    _leftovers,
-    _nothing_left,
+    _has_no_data,
+    _holds_listed,
+    _plan_leftovers,
+    _plan_no_segment,
     _reach,
     _Walk,
     _whole_end,
@@ -140,19 +140,19 @@ def test_an_index_that_cannot_be_read_says_nothing_of_what_will_be_here(
     context = SimpleNamespace(segments=[part(0, 4)], partition=0)
     for listed in (True, False):
         monkeypatch.setattr(recover_partition, "listed_in", lambda *_, listed=listed: listed)
-        assert _as_listed(context, part(4, size=None)) is listed  # type: ignore[arg-type]
+        assert _holds_listed(context, part(4, size=None)) is listed  # type: ignore[arg-type]
     monkeypatch.setattr(recover_partition, "listed_in", fail)
-    assert not _as_listed(context, part(4, size=None))  # type: ignore[arg-type]
+    assert not _holds_listed(context, part(4, size=None))  # type: ignore[arg-type]
 
 
 def test_what_is_left_of_a_segment() -> None:
-    assert _leftover(part(4, size=None))
-    assert _leftover(part(4, size=HEADER_SIZE - 1))
-    assert not _leftover(part(4, size=HEADER_SIZE))
+    assert _has_no_data(part(4, size=None))
+    assert _has_no_data(part(4, size=HEADER_SIZE - 1))
+    assert not _has_no_data(part(4, size=HEADER_SIZE))
     for size in (None, 0, HEADER_SIZE):
         made = part(4, size=size)
         made.content = Content("4", (LiteralBytes(b"x"),))
-        assert not _leftover(made)
+        assert not _has_no_data(made)
 
 
 def test_a_torn_segment_reaches_less_far_than_any_whole_one() -> None:
@@ -193,7 +193,7 @@ class Walk(_Walk):
         super().__init__(among(*parts), losses, 9, None, Evidence(), ())  # type: ignore[arg-type]
         self.overlaps = SimpleNamespace(mend=mend)  # type: ignore[assignment]
 
-    def _junk(self, before: RepairedSegment) -> None:
+    def _surplus_bytes(self, before: RepairedSegment) -> None:
         self.said.append(f"junk {before.first}")
 
 
@@ -304,7 +304,7 @@ def test_what_becomes_of_bytes_in_front_of_a_segment_that_begins_with_the_next_i
             cut_tail=lambda *_, loses: said.append(f"cut, loses {loses}"),
             leave_tail=lambda *_: said.append("left"),
         )  # fmt: skip
-        _Walk(context, losses, 9, None, Evidence(), ())._junk(before)  # type: ignore[arg-type]
+        _Walk(context, losses, 9, None, Evidence(), ())._surplus_bytes(before)  # type: ignore[arg-type]
         assert said == ["cut-torn-tail 300 60" if wanted == "cut" else wanted] if wanted else not said
         assert before.content.size() == (300 if wanted == "cut" else 360)
 
@@ -336,7 +336,7 @@ def test_a_log_of_which_nothing_is_left_begins_anew_where_a_session_had_begun(
             draft=SimpleNamespace(step=lambda *_, loses_data, **__: said.append("created" if loses_data else "no loss")),
             leave=lambda what, _: said.append(f"left: {what.began}"),
         )  # fmt: skip
-        _nothing_left(context)  # type: ignore[arg-type]
+        _plan_no_segment(context)  # type: ignore[arg-type]
         assert said == wanted
 
 
@@ -407,7 +407,7 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
 ) -> None:  # fmt: skip
     """What it lists is here, or comes back, or is lost; one that stands behind another left-over is no other case."""
     said: list[str] = []
-    monkeypatch.setattr(recover_partition, "_as_listed", lambda *_: listed)
+    monkeypatch.setattr(recover_partition, "_holds_listed", lambda *_: listed)
     monkeypatch.setattr(recover_partition, "_remove", lambda *_, loses: said.append(AWAY if loses else GONE))
     monkeypatch.setattr(recover_partition, "_leave_orphan", lambda *call: said.append(f"left: {call[3]}"))
     for allowed, wanted in ((False, unasked), (True, loss)):
@@ -416,13 +416,13 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
         context.allow_data_loss = allowed
         context.give_up = lambda first, stop, _: said.append(f"given up {first}..{stop - 1}")  # type: ignore[method-assign]
         context.leave = lambda what, why: said.append(SHORT)  # type: ignore[method-assign]
-        _leftovers(context, expected, end, 0)
+        _plan_leftovers(context, expected, end, 0)
         assert said == wanted
 
 
 def test_each_left_over_is_judged_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(recover_partition, "_as_listed", lambda _, one: one.first == 6)
+    monkeypatch.setattr(recover_partition, "_holds_listed", lambda _, one: one.first == 6)
     monkeypatch.setattr(recover_partition, "_remove", lambda _, one, **__: said.append(f"removed {one.first}"))
     monkeypatch.setattr(recover_partition, "_leave_orphan", lambda *call: said.append(f"left {call[1].first}"))
     both = [left_over(3), replace(left_over(1), first=6)]
@@ -430,7 +430,7 @@ def test_each_left_over_is_judged_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
         said.clear()
         context = among(*parts)
         context.allow_data_loss = False
-        _leftovers(context, 9, None, 0)
+        _plan_leftovers(context, 9, None, 0)
         assert sorted(said) == ["left 4", "removed 6"]
 
 

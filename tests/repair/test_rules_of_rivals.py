@@ -219,7 +219,7 @@ def test_replicas_choose_if_all_that_hold_the_id_hold_one_of_the_two(
     (extra,) = part.survey.losses
     pairs = judge._pairs(part, extra)
     assert pairs is not None
-    told = judge._told(pairs[0])
+    told = judge._right_record(pairs[0])
     assert told == (None if chosen is None else getattr(pairs[0], chosen))
     read = {one.path for each in judge.replicas for one in each.segments(0)}
     assert judge.context.draft.sources == (read if chosen else set())

@@ -20,7 +20,7 @@ from tests.repair.salvage_cases import data_file
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.repair import salvage as salvage_module
 from waltzctl.engine.repair import salvage_attribution, salvage_fragments, salvage_selection
-from waltzctl.engine.repair.salvage import _choose, _nothing, _Probes, _with_fragments
+from waltzctl.engine.repair.salvage import _choose_cluster, _Probes, _why_nothing_wanted, _with_fragments
 from waltzctl.engine.repair.salvage_attribution import (
     FAR,
     Attributed,
@@ -451,13 +451,13 @@ def test_continuations_follow_one_another_and_two_that_could_do_tell_nothing() -
     ],
 )
 def test_which_cluster_is_salvaged(counts: dict[UUID, int], chosen: UUID | str) -> None:
-    assert _choose(KEY, counts) == KEY
-    assert _choose(UUID(int=1), counts) == UUID(int=1)
+    assert _choose_cluster(KEY, counts) == KEY
+    assert _choose_cluster(UUID(int=1), counts) == UUID(int=1)
     if isinstance(chosen, UUID):
-        assert _choose(None, counts) == chosen
+        assert _choose_cluster(None, counts) == chosen
         return
     with pytest.raises(InvalidRequestError) as refused:
-        _choose(None, counts)
+        _choose_cluster(None, counts)
     assert chosen in str(refused.value)
 
 
@@ -466,11 +466,13 @@ def test_what_was_found_where_nothing_was_that_was_asked_for() -> None:
     mine = [Attributed(one, KEY, at, AttributionReason.HEADER, 1) for one, at in zip(runs, (8, 1, 8), strict=True)]
     counts = {KEY: 9, OTHER: 2, UUID(int=1): 0}
     doubts = [Doubt(run(50, 3, 5000), "why"), Doubt(run(60, 4, 6000), "why")]
-    assert _nothing(KEY, 3, counts, mine, doubts) == (
+    assert _why_nothing_wanted(KEY, 3, counts, mine, doubts) == (
         f"no record of cluster {KEY}, partition 3 was found; records found: 2 of cluster {OTHER}, 3 of partition 1,"
         " 6 of partition 8, 7 of which nothing tells whose they are (--partition says so)"
     )
-    assert _nothing(KEY, None, {KEY: 0}, [], []) == f"no record of cluster {KEY} was found; records found: none"
+    assert (
+        _why_nothing_wanted(KEY, None, {KEY: 0}, [], []) == f"no record of cluster {KEY} was found; records found: none"
+    )
 
 
 def test_without_any_header_the_key_is_whatever_the_caller_names() -> None:

@@ -205,13 +205,13 @@ def test_places_that_cannot_be_read_are_read_around_and_reported(
 def test_places_that_cannot_be_read_are_told_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers are looked for behind the records, so that a place further in front may be met later."""
     (tmp_path / "source").write_bytes(data_file(make_records(20, size=60)))
-    read = salvage_module._read
+    read = salvage_module.carve
 
     def failing(opened: Sequence[SalvageSource]) -> object:
         opened[0].unreadable.update({900: 3, 500: 7, 700: 5})
         return read(opened)
 
-    monkeypatch.setattr(salvage_module, "_read", failing)
+    monkeypatch.setattr(salvage_module, "carve", failing)
     report = salvage([tmp_path / "source"], to=tmp_path / "to")
     assert [(one.offset, one.length) for one in report.unreadable] == [(500, 7), (700, 5), (900, 3)]
 
