@@ -1,4 +1,4 @@
-"""The lock on a store's directory: one writer, whoever it is, and a look at who that is that takes no lock itself."""
+"""The exclusive lock on a store's directory, and a query for its holder that takes no lock."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _flock(kind: int) -> bytes:
 
 
 def lock_holder(storage_directory: PurePath, control_file: PurePath | None) -> int | None:
-    """Process id of whoever holds the storage directory; 0 when it is held and the id is unknown; None when it is free.
+    """Id of the process that holds the lock; 0 when it is held by an unknown process; None when it is free.
 
-    Takes no lock and writes nothing: it asks the kernel about the control file's locked range, which both a released node
-    and this engine hold.  A page store has no control file: there it asks about our own lock.
+    Takes no lock and writes nothing: it asks the kernel about the locked range of the control file, which released nodes and this
+    engine lock alike.  Without a control file, as in a page store, it asks about ``.waltzctl/lock``.
     """
     try:
         descriptor = open_for_reading(control_file or storage_directory / STATE_DIRECTORY / "lock")
@@ -46,17 +46,16 @@ def lock_holder(storage_directory: PurePath, control_file: PurePath | None) -> i
         return None
     if pid > 0:
         return int(pid)
-    return (
-        _recorded_pid(storage_directory) or 0
-    )  # a lock of ours belongs to an open file, and the kernel tells no process
+    # a lock of this engine belongs to an open file (F_OFD_SETLK), for which the kernel reports no process
+    return _recorded_pid(storage_directory) or 0
 
 
 def _recorded_pid(storage_directory: PurePath) -> int | None:
-    """The process that is written down as the holder, if there is one of that id."""
+    """The process id in ``.waltzctl/lock``, if a process with that id exists."""
     try:
         text = read_range(storage_directory / STATE_DIRECTORY / "lock", 0, 32)
         pid = int(text)
-        if pid <= 0:  # the system takes these for groups of processes
+        if pid <= 0:  # kill(2) takes these for process groups
             return None
         os.kill(pid, 0)
     except PermissionError:
@@ -67,9 +66,9 @@ def _recorded_pid(storage_directory: PurePath) -> int | None:
 
 
 def _record_pid(descriptor: int) -> None:
-    """Say who holds the lock.  Raises OSError, but not for a full disk: who wants to make room must be let in.
+    """Write this process's id into the lock file.  Raises OSError, but not for a full disk, which must not prevent a clean-up.
 
-    What stands there is written over, and cut behind that: on a full disk the room of a file that was emptied may be gone.
+    The old contents are overwritten and then cut off, not truncated first: on a full disk, freed space may not come back.
     """
     text = f"{os.getpid()}\n".encode()
     try:
@@ -77,16 +76,22 @@ def _record_pid(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        text = b""  # it is held, and nobody knows by whom
+        text = b""  # the lock is held, by an unknown process
     os.ftruncate(descriptor, len(text))
 
 
 class DirectoryLock:
-    """Exclusive hold of a whole storage directory, until `release` or the end of the process.
+    """Exclusive lock of a whole storage directory, until `release` or the end of the process.
 
-    Two locks: one on ``.waltzctl/lock``, where the holder's process id stands, and one on bytes 0 to 127 of the control
-    file, which is the one that a released node takes.  Both belong to the open file, not to the process, so that closing
-    another descriptor of the control file does not drop them.  A directory without a control file has the first one only.
+    ========================================  =========================================================================
+    locked                                    why
+    ========================================  =========================================================================
+    ``.waltzctl/lock``                        contains the holder's process id
+    bytes 0 to 127 of the control file, if    a released node locks them
+    there is one
+    ========================================  =========================================================================
+
+    Both are open file description locks (F_OFD_SETLK): closing another descriptor of the control file does not release them.
     """
 
     def __init__(self, descriptors: list[int]) -> None:
@@ -120,13 +125,13 @@ class DirectoryLock:
         return cls(descriptors)
 
     def release(self) -> None:
-        """Let go; a second call does nothing."""
+        """Release both locks; a second call does nothing."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
 
     def __enter__(self) -> None:
-        """It is held already."""
+        """The lock is held since `acquire`."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,11 +1,15 @@
-"""The only place that changes a disk: write, sync, truncate, rename, unlink and make.
+"""The only module that changes the disk: write, sync, truncate, rename, unlink, and make files and directories.
 
-Everything else in the engine calls these functions, so that one observer sees each change in the order in which it was
-made; the crash harness records them and replays every prefix.  Reading needs nothing from here but `open_for_reading`, which
-leaves no trace: no lock, no access time.  Only regular files are opened, here and for whoever opens through here: under a
-file's name may stand a FIFO on which one would wait for ever.
+The rest of the engine calls these functions, so that an observer sees each change in the order in which it was made; the crash
+harness records the changes and replays every prefix.  Readers use `open_for_reading`, which takes no lock and changes no access
+time.  Only regular files are opened: opening a FIFO in a file's place could block for ever.
 
-A change is durable only after the file's sync, and a name (create, rename, unlink) only after the sync of its directory.
+========================================  =======================================
+change                                    durable after the sync of
+========================================  =======================================
+bytes or length of a file                 the file
+a name: create, rename, unlink, mkdir     the directory that contains the name
+========================================  =======================================
 """
 
 from __future__ import annotations
@@ -31,30 +35,30 @@ from waltzctl.engine.errors import (
 )
 
 STATE_DIRECTORY = ownership.STATE_DIRECTORY
-"""Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""
+"""Directory in a storage directory with this program's own files: lock, availability marks, quarantine, audit journal."""
 QUARANTINE = "quarantine"
-"""Directory in `STATE_DIRECTORY` with what repairs removed or replaced."""
+"""Directory in `STATE_DIRECTORY` with the bytes that repairs removed or replaced."""
 TEMPORARY_SUFFIX = ownership.TEMPORARY_SUFFIX
-"""A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
+"""Suffix of a file that is being built; one left behind by a process holds nothing that was acknowledged."""
 _MOST_PIECES = 1024
-"""Buffers that one call of the system takes."""
+"""Most buffers in one pwritev(2) (IOV_MAX on Linux)."""
 MOST_AT_ONCE = 512 << 10
-"""Bytes that are given to the system at once.
+"""Most bytes in one call of pwrite(2) or pwritev(2).
 
-For a call of more, Linux takes larger pieces of memory, that nothing has used for long.  Of a virtual machine the host may have
-taken those back, page by page: there, in one run, 2 GiB of new files took 0.3 s of the processor's in calls of 512 KiB, and 2.1 s
-in calls of 1 MiB.
+For larger calls Linux allocates larger blocks of page cache, from memory that was unused for long.  In a virtual machine the host
+may have reclaimed such memory, and each page then faults: in one run, writing 2 GiB of new files took 0.3 s of CPU time in calls
+of 512 KiB, and 2.1 s in calls of 1 MiB.
 """
 _CHUNK = 1 << 20
-"""Bytes that are read at once."""
+"""Most bytes in one pread(2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of the disk, as the observer sees it after it was made.
+    """One change of the disk, given to the observer after it was made.
 
-    `kind`: create, write, truncate, sync, rename, unlink, mkdir, rmdir, sync-directory, times.  `target` is the new name of a
-    rename; `data` the bytes written at `offset`; `size` the length after a truncate.
+    `kind`: create, write, truncate, sync, rename, unlink, mkdir, rmdir, sync-directory, times.  `target`: the new name, of a
+    rename.  `data`: the bytes written at byte `offset`, of a write.  `size`: the new length in bytes, of a truncate.
     """
 
     kind: str
@@ -75,15 +79,15 @@ def _changed(change: Change) -> None:
 
 
 def synced(path: PurePath) -> None:
-    """Tell the observer of a file that was made durable with its file system (`engine.durable.file_system`)."""
+    """Report to the observer a file that was synced together with its file system (`engine.durable.file_system`)."""
     _changed(Change("sync", path))
 
 
 def open_for_reading(path: PurePath | str, *, devices: bool = False) -> int:
-    """A descriptor for reading that leaves no access time where the system allows it.
+    """Open a file for reading, without changing its access time where the system allows that; returns the descriptor.
 
-    Raises SpecialFileError for what is no regular file (with `devices` a block device is let through), DiskReadError.  A
-    missing file raises FileNotFoundError, as callers commonly expect one.
+    Raises SpecialFileError for anything but a regular file (with `devices`: or a block device), DiskReadError; FileNotFoundError
+    for a missing file, which callers commonly expect.
     """
     try:
         try:
@@ -110,7 +114,7 @@ class WritableFile:
 
     @cached_property
     def device(self) -> int:
-        """Number of the device that it lies on."""
+        """Number of the device that the file is on (st_dev)."""
         return os.fstat(self.fileno()).st_dev
 
     @classmethod
@@ -127,8 +131,8 @@ class WritableFile:
     def create(cls, path: PurePath, *, like: PurePath | None = None) -> WritableFile:
         """Create a new, empty file.  Raises DiskWriteError when it exists or cannot be made.
 
-        `like`: the name that it is to take in the end, or that its bytes are from; who may use it follows from there
-        (`engine.durable.ownership`).
+        `like`: the file that determines its ownership and mode (`engine.durable.ownership`): the one whose name it will get, or
+        whose bytes it copies; `path` itself by default.
         """
         try:
             descriptor = ownership.make_file(path, like or path)
@@ -138,7 +142,7 @@ class WritableFile:
         return cls(path, descriptor)
 
     def set_mode(self, mode: int) -> None:
-        """Say who may use it, whatever the umask has left out.  Raises DiskWriteError."""
+        """Set the permission bits, regardless of the umask.  Raises DiskWriteError."""
         try:
             os.fchmod(self.fileno(), mode)
         except OSError as error:
@@ -160,7 +164,7 @@ class WritableFile:
         return os.fstat(self.fileno()).st_size
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the end.  Raises DiskReadError."""
+        """Up to `length` bytes from byte `offset`; fewer only at the end of the file.  Raises DiskReadError."""
         return _read_fully(self.fileno(), self.path, offset, length)
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
@@ -183,7 +187,7 @@ class WritableFile:
         left, position = [memoryview(piece) for piece in pieces], offset
         while left:
             try:
-                written = os.pwritev(self.fileno(), _first_of(left), position)
+                written = os.pwritev(self.fileno(), _pieces_of_one_call(left), position)
             except OSError as error:
                 raise write_error(self.path, position, error) from error
             if observer is not None:
@@ -205,7 +209,7 @@ class WritableFile:
         _changed(Change("truncate", self.path, size=size))
 
     def sync(self) -> None:
-        """Make data and length durable.  Raises SyncFailedError; the caller must not try again and believe it."""
+        """Make data and length durable (fdatasync).  Raises SyncFailedError; a later success does not cover the failed writes."""
         try:
             os.fdatasync(self.fileno())
         except OSError as error:
@@ -227,8 +231,8 @@ class WritableFile:
         self.close()
 
 
-def _first_of(pieces: list[memoryview]) -> list[memoryview]:
-    """As many of them as the system is given at once; the last one is cut where that is less."""
+def _pieces_of_one_call(pieces: list[memoryview]) -> list[memoryview]:
+    """The pieces for one call: at most `_MOST_PIECES` and `MOST_AT_ONCE` bytes, the last piece cut if need be."""
     if len(pieces) <= _MOST_PIECES and sum(map(len, pieces)) <= MOST_AT_ONCE:
         return pieces
     taken, room = [], MOST_AT_ONCE
@@ -265,7 +269,7 @@ def read_range(path: PurePath, offset: int, length: int) -> bytes:
 
 
 def sync_file(path: PurePath) -> None:
-    """Make durable what stands in a file, whoever wrote it; needs no permission to write.  Raises SyncFailedError."""
+    """Make a file's present contents durable, whoever wrote them; needs read permission only.  Raises SyncFailedError."""
     try:
         descriptor = open_regular(path, os.O_RDONLY)
         try:
@@ -290,7 +294,7 @@ def move_directory(source: PurePath, target: PurePath) -> None:
     """Rename a directory, durably; the two directories above `target` are made where they are missing.  Raises DiskWriteError."""
     make_directories_above(target)
     rename(source, target)
-    sync_directory(target.parent)  # the new name first: it has both for a moment, and never none
+    sync_directory(target.parent)  # the new name first: after a crash the directory may have both names, but never none
     sync_directory(source.parent)
 
 
@@ -312,9 +316,9 @@ def unlink(path: PurePath) -> None:
 
 
 def remove_tree(path: PurePath) -> None:
-    """Remove a directory with all that is in it, not durably.  Raises DiskWriteError, also for what is no directory.
+    """Remove a directory and its contents; the removal is not durable.  Raises DiskWriteError, also for what is no directory.
 
-    What a link leads to stays: one in the directory is removed itself, and a link in the directory's place is refused.
+    Symbolic links in the directory are removed, not followed; `path` itself must not be one.
     """
     for place, directories, files in () if Path(path).is_symlink() else os.walk(path, topdown=False):
         for name in files:
@@ -352,9 +356,9 @@ def _open_directory(path: PurePath) -> int:
 
 @contextlib.contextmanager
 def opened_directory(path: PurePath) -> Iterator[int]:
-    """A directory's descriptor for `sync_directory`, had before names in it are changed.
+    """A descriptor of a directory for a later `sync_directory`, opened before names in the directory are changed.
 
-    Who has none left then learns it while nothing has changed, and it is no failed sync.  Raises DiskWriteError.
+    So a lack of descriptors is found while nothing has changed, and does not appear as a failed sync.  Raises DiskWriteError.
     """
     try:
         descriptor = _open_directory(path)
@@ -367,7 +371,10 @@ def opened_directory(path: PurePath) -> Iterator[int]:
 
 
 def sync_directory(path: PurePath, opened: int | None = None) -> None:
-    """Make the names in a directory durable.  `opened`: of `opened_directory`, if there is one.  Raises SyncFailedError."""
+    """Make the names in a directory durable.  `opened`: its descriptor from `opened_directory`, if any.
+
+    Raises SyncFailedError.
+    """
     try:
         descriptor = _open_directory(path) if opened is None else opened
         try:
@@ -381,7 +388,7 @@ def sync_directory(path: PurePath, opened: int | None = None) -> None:
 
 
 def set_times(path: PurePath, modified_ns: int) -> None:
-    """Give a file back the time of its last change, in nanoseconds since 1970.  Raises DiskWriteError."""
+    """Set a file's access and modification time, in nanoseconds since 1970.  Raises DiskWriteError."""
     try:
         os.utime(path, ns=(modified_ns, modified_ns))
     except OSError as error:
@@ -393,8 +400,8 @@ def set_times(path: PurePath, modified_ns: int) -> None:
 def replacing(path: PurePath) -> Iterator[WritableFile]:
     """Build a file beside `path`, then sync it, rename it over `path` and sync the directory.
 
-    When the body raises, the half-built file is removed and `path` is as it was.  Raises DiskWriteError, also for a `path`
-    where something stands that is no regular file: a rename would destroy it.
+    When the body raises, the half-built file is removed and `path` is as it was.  Raises DiskWriteError, also when `path` is
+    anything but a regular file, which the rename must not replace.
     """
     if (kind := special_kind(path)) is not None:
         raise write_error(path, None, OSError(errno.EINVAL, f"it is {kind}, not a regular file"), doing="replace")
@@ -417,7 +424,7 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
 
 
 def write_whole(path: PurePath, parts: bytes | Iterable[bytes]) -> None:
-    """Write a file as a whole or not at all, durably.  Raises DiskWriteError."""
+    """Write a file atomically and durably (`replacing`).  Raises DiskWriteError."""
     with replacing(path) as file:
         position = 0
         for part in [parts] if isinstance(parts, bytes) else parts:

@@ -1,8 +1,8 @@
-"""What a repair may do to a file: cut it, overwrite a range, replace or create it, remove it; and move a partition's directory.
+"""The changes that a repair may make: cut, overwrite, replace, create or remove a file; and move a partition's directory.
 
-An edit is a value; `engine.durable.quarantine.apply_edits` is the only one who carries it out, after what it takes away is
-kept.  Edits of one file may be combined as long as they are edits in place (one `Cut`, any number of `Overwrite`, in ranges
-that do not overlap); a `Replace` or `Remove` stands alone for its file.
+An edit is a value.  Only `engine.durable.quarantine.apply_edits` carries edits out, after the bytes that they remove are kept.
+*Edits in place* of one file may be combined: at most one `Cut` and any number of `Overwrite`, in ranges that do not overlap.
+A `Replace` or `Remove` is the only edit of its file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from waltzctl.engine.durable.manifest import check_name
 class Cut:
     """Cut a file to `size` bytes, which is its final size; it must not be shorter before.
 
-    `known_from`: the manifest's checksums of the file cover the bytes from here on.  Where a large log loses its torn end, what
-    stands in front of the cut tells well enough that it is still the same log, and is read at once.
+    `known_from`: byte offset from which the manifest's checksums cover the file.  For a torn tail of a large data file, a short
+    range in front of the cut identifies the file well enough, and does not take long to read.
     """
 
     path: PurePath
@@ -30,7 +30,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Write `data` at byte `offset`, which must not lie beyond the file's end; the end may move out, never in."""
+    """Write `data` at byte `offset`, which must not lie beyond the file's end; the file may become longer."""
 
     path: PurePath
     offset: int
@@ -46,8 +46,8 @@ class Overwrite:
 class Replace:
     """Put a new file in a file's place, or create it, with its directory where that is missing.
 
-    `parts` delivers the bytes; it is called once, while every file is still as it was.  `size` is how many bytes there will
-    be, for the check of free space; None stands for as many as the old file has.
+    `parts` returns the bytes in pieces; it is called once, before any file is changed.  `size`: number of bytes, for the check of
+    free space; None for as many as the old file has.
     """
 
     path: PurePath
@@ -57,16 +57,16 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Take a file away (it moves to the quarantine)."""
+    """Remove a file, by moving it into the quarantine."""
 
     path: PurePath
 
 
 @dataclass(frozen=True, slots=True)
 class MoveDirectory:
-    """Move a partition's directory, with everything in it, to where it is put aside, or back; nothing is there yet.
+    """Put a partition's directory aside, or move it back, by one rename; nothing may exist at `target`.
 
-    A rename is the whole of it, so nothing has to be kept: the way back is the other rename.
+    No copies are kept, because the opposite rename undoes the move.
     """
 
     path: Path
@@ -79,7 +79,7 @@ Edit = FileEdit | MoveDirectory
 
 @dataclass(frozen=True, slots=True)
 class FileEdits:
-    """All edits of one file.  `path` as the caller wrote it, `name` relative to the storage directory."""
+    """All edits of one file.  `path`: as the caller gave it.  `name`: relative to the storage directory, with slashes."""
 
     path: Path
     name: str
@@ -92,14 +92,14 @@ class FileEdits:
 
     @property
     def known_from(self) -> int:
-        """Where the checksums of the file begin."""
+        """Byte offset from which the manifest's checksums cover the file."""
         only = self.edits[0]
         return only.known_from if isinstance(only, Cut) and len(self.edits) == 1 else 0
 
     def ranges(self, size: int) -> list[tuple[int, int, bytes]]:
-        """Per edit in place, in order: offset, length of what it takes away, the bytes it writes.
+        """For each edit in place, in order: byte offset, number of bytes that it removes, the bytes that it writes.
 
-        `size` is the file's length before.  Raises ValueError for edits that do not fit it or one another.
+        `size`: length of the file before.  Raises ValueError for edits outside the file, or that overlap.
         """
         cut = next((edit.size for edit in self.edits if isinstance(edit, Cut)), None)
         if cut is not None and not 0 <= cut <= size:
@@ -119,10 +119,10 @@ class FileEdits:
 
 
 def group_edits(storage: PurePath, edits: Sequence[Edit], state_files: Collection[str]) -> tuple[FileEdits, ...]:
-    """Edits by file, files in the order of their first edit; moves of directories are not among them.
+    """The edits grouped by file, files in the order of their first edit; moves of directories are left out.
 
-    Raises ValueError for a path outside the storage directory or in our own state directory, but for `state_files`, and for a
-    combination that `edits` of one file do not allow.
+    Raises ValueError for a path outside the storage directory, for one in ``.waltzctl`` that is not among `state_files`, and for
+    edits of one file that cannot be combined.
     """
     grouped: dict[str, list[FileEdit]] = {}
     moved = [edit.path for edit in edits if isinstance(edit, MoveDirectory)]

@@ -1,4 +1,4 @@
-"""Keeping what edits take away, and carrying them out: the first two stages of a repair (`engine.durable.quarantine`)."""
+"""Stages 1 and 2 of a repair (`engine.durable.quarantine`): keep the bytes that edits remove, then carry the edits out."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp
 from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
 
 MANIFEST_ALLOWANCE = 64 << 10
-"""Bytes of free space asked for beside what is kept and built: manifest, journal, directories."""
+"""Bytes of free space required in addition to the copies and new files: for manifest, audit journal and directories."""
 
 
 def check_edits(
     storage: Path, edits: Sequence[Edit], state_files: Collection[str]
 ) -> tuple[tuple[FileEdits, ...], list[KeptMove]]:
-    """The edits by file, and the directories that move, once it is certain that each can be done where it is; read-only.
+    """Check that every edit can be made; return the edits by file, and the moves of directories.  Read-only.
 
-    Plans are made through here as well, so that a dry run refuses what the application would.  Raises RefusedError when a path
-    leads out of the directory or onto another file system, StalePlanError for a file that is gone, ValueError for edits that
-    contradict one another.
+    Also called when a plan is made, so that a dry run is refused for the same reasons as the application.  Raises RefusedError
+    when a path leads out of the directory or onto another file system, StalePlanError for a missing file, ValueError for edits
+    that contradict one another.
     """
     groups = group_edits(storage, edits, state_files)
     for group in groups:
@@ -83,12 +83,12 @@ def _check_place(storage: Path, group: FileEdits) -> None:
             f"{path.parent}: lies on another file system than {home}, so that files cannot be moved to the quarantine"
         )
     if group.in_place:
-        assert status is not None  # what an edit in place needs is there
+        assert status is not None  # a missing file was refused above
         group.ranges(status.size)
 
 
 def check_space(storage: Path, groups: Iterable[FileEdits]) -> None:
-    """Raise DiskFullError where what is kept and built would not fit."""
+    """Raise DiskFullError when the kept copies and the new files would not fit on the file system."""
     needed = MANIFEST_ALLOWANCE
     for group in groups:
         state = file_numbers(group.path)
@@ -104,9 +104,9 @@ def check_space(storage: Path, groups: Iterable[FileEdits]) -> None:
 
 
 def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable[KeptMove]) -> QuarantineEntry:
-    """Keep what the edits take away and build what they bring, durably; the entry is *prepared* then.
+    """Copy the bytes that the edits remove and build the new files, durably; the entry is *prepared* then.
 
-    Raises StalePlanError, DiskError; the entry is to be discarded after that.
+    Raises StalePlanError, DiskError; the caller has to discard the entry after an error.
     """
     storage = entry.storage
     files: list[KeptFile] = []
@@ -114,9 +114,8 @@ def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable
     numbers = itertools.count()
     for group in groups:
         if group.path.is_file():
-            disk.sync_file(
-                group.path
-            )  # a killed process may have left it in memory only: what is kept must be what stays
+            # a killed process may have left its last writes in the page cache: the copy must match what the disk holds
+            disk.sync_file(group.path)
         if group.in_place:
             ranged = _keep_ranges(entry.path, group, numbers)
             files += [ranged] if ranged else []
@@ -138,12 +137,12 @@ def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable
     entry = replace(
         entry, state=RepairState.PREPARED, files=tuple(files), directories=tuple(directories), moves=tuple(moves)
     )
-    write_entry(entry)  # with its directory the names of the copies become durable, too
+    write_entry(entry)  # also syncs the entry's directory, and so the names of the copies
     return entry
 
 
 def _build(path: Path, parts: Iterable[bytes], like: Path) -> Stamp:
-    """Write and sync a new file, read it again and compare.  `like`: the storage's file whose bytes these are, or are to be."""
+    """Write and sync a new file, read it back and compare.  `like`: the file whose ownership and mode it gets."""
     digest = hashlib.sha256()
     size = 0
     with disk.WritableFile.create(path, like=like) as file:
@@ -161,7 +160,7 @@ def _build(path: Path, parts: Iterable[bytes], like: Path) -> Stamp:
 
 
 def _keep_ranges(directory: Path, group: FileEdits, numbers: Iterator[int]) -> KeptFile | None:
-    """Copy what the edits of one file in place take away and bring, and compute the file's checksums before and after.
+    """Copy the bytes that edits in place of one file remove and write, and compute the file's checksums before and after.
 
     None when the edits change nothing.
     """
@@ -197,7 +196,7 @@ def _keep_ranges(directory: Path, group: FileEdits, numbers: Iterator[int]) -> K
 
 
 def carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
-    """Make the edits of a prepared entry, in order.  Raises DiskError; what was done until then can be taken back."""
+    """Make the edits of a prepared entry, in order.  Raises DiskError; the edits made before it can be rolled back."""
     for name in entry.directories:
         path = locate(entry.storage, name)
         disk.make_directory(path)
@@ -209,7 +208,7 @@ def carry_out(entry: QuarantineEntry, edits: Iterable[Edit]) -> None:
             continue
         file = files.get(Path(edit.path))
         if file is None:
-            continue  # edits in place that change nothing
+            continue  # its edits in place change nothing, so it is not in the entry
         if isinstance(edit, Cut | Overwrite):
             with disk.WritableFile.open(edit.path) as target:
                 if isinstance(edit, Cut):

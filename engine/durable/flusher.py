@@ -1,14 +1,21 @@
-"""Making several files durable at the same time.
+"""Syncing several files at the same time.
 
-A flush waits for the disk, and a disk takes several flushes in little more time than one: the file system writes them with one
-commit of its journal.  So whoever has written several files hands them over together, and waits once.
+Several concurrent flushes take little longer than one, because the file system combines them in one commit of its journal.  So a
+caller passes all files that it has written to `Flusher.flush`, and waits once.
 
-Where the file system can be flushed as a whole and has little else to write (`engine.durable.file_system`), one call does it: in
-half the time for 16 files and a third for 64, with a fifth to a tenth of the processor's.  Elsewhere threads do it that hold no
-lock meanwhile, each with its share of the files; the caller is one of them.  (Measured beside them, for 2 to 16 files:
-``io_uring``, one call of the system for all flushes, takes 0.85 to 1.15 times as long; so it is not worth a dependency.)
+===========================================================  ==========================================================
+the file system                                              the files are synced
+===========================================================  ==========================================================
+can be flushed as a whole, and has few other dirty bytes     by one syncfs(2): half the time for 16 files, a third for
+(`engine.durable.file_system`)                               64, with a fifth to a tenth of the CPU time
+any other                                                    by several threads, each with its share of the files; the
+                                                             caller is one of them
+===========================================================  ==========================================================
 
-An executor would have a file stand in line until a thread is free.  Here whoever finds no thread free does its files itself.
+(Compared with the threads, for 2 to 16 files, ``io_uring`` with one system call for all flushes takes 0.85 to 1.15 times as long,
+which is not worth a dependency.)
+
+This is no executor with a queue: a caller that finds no idle thread syncs its files itself, and does not wait for a thread.
 """
 
 from __future__ import annotations
@@ -22,13 +29,13 @@ from waltzctl.engine.durable.file_system import FileSystem, cut_short
 from waltzctl.engine.errors import SyncFailedError
 
 MOST_THREADS = 15
-"""Beside the callers' own."""
+"""Most threads of a flusher, in addition to the callers' threads."""
 FEWEST_AT_ONCE = 4
-"""Files from which on their file system is flushed as a whole, unless the owner says otherwise."""
+"""Fewest files for which the file system is flushed as a whole, by default."""
 
 
-class _Round:
-    """Files that somebody waits for together."""
+class _FlushCall:
+    """The files of one call of `Flusher.flush`, divided into shares: share k has every `shares`-th file from file k on."""
 
     def __init__(self, files: Sequence[WritableFile], shares: int) -> None:
         self._files, self._shares = files, shares
@@ -39,7 +46,7 @@ class _Round:
         self._done.acquire()
 
     def sync_share(self, share: int) -> None:
-        """Sync every file of a share, also behind one that fails."""
+        """Sync every file of a share, whether or not another one fails."""
         for place in range(share, len(self._files), self._shares):
             self.errors[place] = _synced(self._files[place])
         with self._lock:
@@ -49,12 +56,12 @@ class _Round:
             self._done.release()
 
     def wait(self) -> None:
-        """Until every share is done with."""
+        """Wait until every share is synced."""
         self._done.acquire()
 
 
 def _synced(file: WritableFile) -> SyncFailedError | None:
-    """Sync a file; what it failed with.  Whatever ends a sync early, the file does not count as synced."""
+    """Sync a file; returns its error, or None.  Any exception counts as a failed sync."""
     try:
         file.sync()
     except SyncFailedError as error:
@@ -64,15 +71,15 @@ def _synced(file: WritableFile) -> SyncFailedError | None:
     return None
 
 
-class _Thread:
-    """One that waits for a share; `wake` is held while there is none."""
+class _Helper:
+    """A flusher thread.  `task`: the share that it has to sync.  `wake`: locked while the thread has no task."""
 
     __slots__ = ("task", "wake")
 
     def __init__(self) -> None:
         self.wake = threading.Lock()
         self.wake.acquire()
-        self.task: tuple[_Round, int] | None = None
+        self.task: tuple[_FlushCall, int] | None = None
 
 
 class Flusher:
@@ -86,31 +93,32 @@ class Flusher:
         file_system: FileSystem | None = None,
         fewest_at_once: int = FEWEST_AT_ONCE,
     ) -> None:
-        """`threads`: at most, beside the callers'; 0 has each caller sync one file after another.
+        """`threads`: most threads in addition to the callers'; with 0 each caller syncs its files one after another.
 
-        `file_system`: what may be flushed as a whole, from `fewest_at_once` files on; it is closed with the flusher.
+        `file_system`: the file system that may be flushed as a whole, for `fewest_at_once` files or more; None for none.  The
+        flusher closes it.
         """
-        self._log, self._most = log, threads
-        self._file_system, self._fewest = file_system, fewest_at_once
-        self._allowed = True
+        self._log, self._max_threads = log, threads
+        self._file_system, self._min_files_at_once = file_system, fewest_at_once
+        self._syncfs_allowed = True
         self._lock = threading.Lock()
-        self._idle: list[_Thread] = []
+        self._idle: list[_Helper] = []
         self._threads: list[threading.Thread] = []
         self._closed = False
 
     def flush(self, files: Sequence[WritableFile]) -> list[SyncFailedError | None]:
-        """Make data and length of all files durable; for each what its sync failed with, or None.
+        """Make data and length of all files durable; returns for each file the error of its sync, or None.
 
-        A file stands there once.  Like `WritableFile.sync`: what failed must not be tried again and believed.
+        No file may be given twice.  As with `WritableFile.sync`, a later success does not cover the failed writes.
         """
         if len(files) <= 1:
             return [_synced(file) for file in files]
-        if (whole := self._at_once(files)) is not None:
+        if (whole := self._whole_file_system(files)) is not None:
             if (errors := whole.sync(files)) is not None:
                 return errors
-            self._note_not_allowed()
-        helpers = self._helpers(len(files) - 1)
-        flush = _Round(files, len(helpers) + 1)
+            self._note_syncfs_refused()
+        helpers = self._take_helpers(len(files) - 1)
+        flush = _FlushCall(files, len(helpers) + 1)
         for share, helper in enumerate(helpers, start=1):
             helper.task = flush, share
             helper.wake.release()
@@ -118,42 +126,42 @@ class Flusher:
         flush.wait()
         return flush.errors
 
-    def _at_once(self, files: Sequence[WritableFile]) -> FileSystem | None:
-        """What to flush as a whole; None where each file is to be synced by itself."""
+    def _whole_file_system(self, files: Sequence[WritableFile]) -> FileSystem | None:
+        """The file system to flush as a whole; None where each file is to be synced by itself."""
         whole = self._file_system
-        if whole is None or not self._allowed or self._closed or len(files) < self._fewest:
+        if whole is None or not self._syncfs_allowed or self._closed or len(files) < self._min_files_at_once:
             return None
         return whole if whole.holds(files) and not whole.busy else None
 
-    def _note_not_allowed(self) -> None:
-        """This process may not flush a file system: never try it again, and say so once."""
+    def _note_syncfs_refused(self) -> None:
+        """This process may not call syncfs(2): do not try it again, and log it once."""
         with self._lock:
-            first, self._allowed = self._allowed, False
+            first, self._syncfs_allowed = self._syncfs_allowed, False
         if first:
             self._log.warning(
                 "the system lets nobody flush a file system here (syncfs): each file is flushed by itself"
             )
 
-    def _helpers(self, wanted: int) -> list[_Thread]:
-        """Threads that have nothing to do, up to `wanted`; new ones are started up to the bound."""
+    def _take_helpers(self, wanted: int) -> list[_Helper]:
+        """Take up to `wanted` idle threads; new threads are started as far as the bound allows."""
         with self._lock:
             kept = max(0, len(self._idle) - wanted)
             found, self._idle = self._idle[kept:], self._idle[:kept]
-            while len(found) < wanted and len(self._threads) < self._most and not self._closed:
-                helper = _Thread()
+            while len(found) < wanted and len(self._threads) < self._max_threads and not self._closed:
+                helper = _Helper()
                 thread = threading.Thread(
                     target=self._work, args=(helper,), name=f"flusher-{len(self._threads)}", daemon=True
                 )
                 try:
                     thread.start()
-                except RuntimeError as error:  # those that are there take larger shares
+                except RuntimeError as error:  # the present threads take larger shares
                     self._log.warning("no further thread for flushes can be started: %s", error)
                     break
                 self._threads.append(thread)
                 found.append(helper)
         return found
 
-    def _work(self, helper: _Thread) -> None:
+    def _work(self, helper: _Helper) -> None:
         while True:
             helper.wake.acquire()
             task, helper.task = helper.task, None
@@ -168,7 +176,7 @@ class Flusher:
                 self._idle.append(helper)
 
     def close(self) -> None:
-        """End the threads; what is being synced is finished first."""
+        """End the threads, after the syncs in progress, and close the file system."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

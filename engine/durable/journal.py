@@ -1,8 +1,9 @@
 """The audit journal: ``.waltzctl/journal.jsonl``, one JSON line for every repair, undo and roll-back, appended and synced.
 
 A line: ``schema``, ``type``, ``time`` (RFC 3339, UTC), ``event`` (applied, undone, rolled-back, pruned), ``entry``, ``command``,
-``arguments``, ``plan_hash`` and ``files`` with each file's size and SHA-256 before and after the event.  The line of an applied
-repair is written before the repair's last step, so that a crash in between shows as *applied*, then *rolled-back*.
+``arguments``, ``plan_hash`` and ``files`` with each file's size in bytes and SHA-256 before and after the event; and, where there
+are any, ``moves`` of directories, and ``bytes_freed`` by pruning.  The line of an applied repair is written before the repair's
+last step, so that after a crash in between the journal shows *applied*, then *rolled-back*.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ SCHEMA = "waltzctl.audit/1"
 
 
 def journal_path(storage: Path) -> Path:
-    """Where the journal is."""
+    """Path of the audit journal."""
     return storage / disk.STATE_DIRECTORY / JOURNAL
 
 
 def check(storage: Path) -> None:
-    """See that a line can be appended, before anything is done that could not end without one.  Raises DiskWriteError."""
+    """Check that a line can be appended, before a repair that has to end with one.  Raises DiskWriteError."""
     with contextlib.suppress(FileNotFoundError):
         disk.WritableFile.open(journal_path(storage)).close()
 
 
 def record(storage: Path, event: str, entry: QuarantineEntry, *, freed: int | None = None) -> None:
-    """Append a line durably.  A torn last line, left by a crash, is ended first.  Raises DiskWriteError.
+    """Append a line, durably.  A torn last line, left by a crash, is terminated first.  Raises DiskWriteError.
 
-    `freed`: bytes of kept copies that were given up; no file of the storage changed then.
+    `freed`: for a pruned entry, the number of bytes of its kept copies; the line then names no files.
     """
     files = []
     for one in entry.files if freed is None else ():
@@ -60,7 +61,7 @@ def record(storage: Path, event: str, entry: QuarantineEntry, *, freed: int | No
     except FileNotFoundError:
         file = disk.WritableFile.create(path)
     with file:
-        disk.sync_directory(path.parent)  # always: whoever made it may have died before this
+        disk.sync_directory(path.parent)  # always: the process that created the file may have died before this
         size = file.size()
         torn = size > 0 and file.read_at(size - 1, 1) != b"\n"
         file.write_at(size, b"\n" + data if torn else data)

@@ -1,16 +1,16 @@
-"""The manifest of a quarantine entry: which files a repair touches, what they were, what was kept and what they became.
+"""The manifest of a quarantine entry: the files that a repair touches, their contents before and after, and the kept copies.
 
 ``.waltzctl/quarantine/<id>/manifest.json`` is one JSON object: ``schema``, ``type``, ``sha256`` (of everything else, as
-canonical JSON: sorted keys, no spaces, ASCII) and the fields of `QuarantineEntry`.  It is always written whole, by rename.
-Beside it lie
+canonical JSON: sorted keys, no spaces, ASCII) and the fields of `QuarantineEntry`.  It is always replaced as a whole, by rename.
+The entry's directory also has:
 
 =============  =====================================================================================================
-``range-N``    bytes that an edit in place takes away (a cut tail, an overwritten range), copied before the edit
-``old-N``      a file that was replaced or removed, moved here by rename, so it keeps its time
-``new-N``      a file that is to replace another until it is renamed into place; the bytes that an overwrite writes
+``range-N``    bytes that an edit in place removes (a cut tail, an overwritten range), copied before the edit
+``old-N``      a file that was replaced or removed, moved here by rename, so that it keeps its modification time
+``new-N``      the new file of a replacement, until it is renamed into place; or the bytes that an overwrite writes
 =============  =====================================================================================================
 
-A manifest is read as if somebody hostile had written it: every field is checked, no path leaves the storage directory.
+A manifest is untrusted input: every field is checked, and no path may lead out of the storage directory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TYPE = "quarantine-entry"
 MANIFEST = "manifest.json"
 _LIMIT = 256 << 20
 _TIME_BOUND = 2**63 * 10**9
-"""Nanoseconds in the seconds that 64 bits hold: anybody can give a file any time that the system knows."""
+"""Bound of a modification time in nanoseconds: 2**63 seconds, as any user can give a file any time that the system knows."""
 _ID = re.compile(r"\d{8}T\d{6}Z-[a-z][a-z-]{0,40}(-\d{1,6})?")
 _KEPT = re.compile(r"(range|old|new)-\d{1,9}")
 _PARTITION = re.compile(r"0|[1-9]\d{0,9}")
@@ -45,15 +45,24 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 Marks = tuple[int, int, int]
-"""Session id, low-water mark and local low-water mark that are in force."""
+"""Session id, low-water mark and local low-water mark in force."""
 
 
 class RepairState(enum.StrEnum):
-    """Where a repair stands.
+    """State of a repair, as its manifest records it.
 
-    PREPARING: nothing outside the entry has changed.  PREPARED: everything is kept, files are being changed; whoever finds
-    this finds an interrupted repair and rolls it back.  ROLLING_BACK: that was begun, and UNDOING: an undo was; who finds one of
-    the two goes on with it.  The others are final; PRUNED: the repair stands, and what it kept was given up.
+    ================  ===================================================  ====================================================
+    state             meaning                                              after a crash, the next writer
+    ================  ===================================================  ====================================================
+    PREPARING         nothing outside the entry has changed                removes the entry
+    PREPARED          all copies are kept, files are being changed         rolls the repair back
+    ROLLING_BACK      a roll-back was begun                                completes it
+    UNDOING           an undo was begun                                    completes it
+    APPLIED           the repair is complete; it may be undone or pruned
+    UNDONE            an undo is complete (final)
+    ROLLED_BACK       a roll-back is complete (final)
+    PRUNED            the repair stands, its copies were deleted (final)
+    ================  ===================================================  ====================================================
     """
 
     PREPARING = "preparing"
@@ -78,9 +87,9 @@ INTERRUPTED = (RepairState.PREPARED, RepairState.ROLLING_BACK, RepairState.UNDOI
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A file's contents: size in bytes, SHA-256 in hex, time of last change in ns since 1970 (None: not yet known).
+    """A file's contents: size in bytes, SHA-256 in hex, modification time in ns since 1970 (None: not yet known).
 
-    The SHA-256 is that of the bytes from `start` on; the manifest names it where it is not 0.
+    The SHA-256 covers the bytes from `start` on; the manifest contains `start` only where it is not 0.
     """
 
     size: int
@@ -91,9 +100,9 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class KeptRange:
-    """One edit in place: at byte `offset`, `length` bytes went and `written` bytes came.
+    """One edit in place: at byte `offset`, `length` bytes were removed and `written` bytes were written.
 
-    `kept` names the copy of the bytes that went, `built` the copy of those that came (None where there are none).
+    `kept`: name of the copy of the removed bytes.  `built`: name of the copy of the written bytes.  None for no bytes.
     """
 
     offset: int
@@ -109,8 +118,9 @@ class KeptRange:
 class KeptFile:
     """One file that a repair touches; `path` is relative to the storage directory, with slashes.
 
-    `before` and `after` are None where the file does not exist.  Edits in place have `ranges`; otherwise `kept` names the old
-    file once it is moved away and `built` the new one until it is moved into place.
+    `before`, `after`: contents before and after the repair; None where the file does not exist.  `ranges`: the edits in place.
+    Without them, `kept` is the name of the old file once it is moved into the entry, and `built` that of the new file until it is
+    moved into place.
     """
 
     path: str
@@ -128,9 +138,9 @@ class KeptFile:
 
 @dataclass(frozen=True, slots=True)
 class KeptMove:
-    """A partition's directory that was moved: where it was, and where it is, relative to the storage directory, with slashes.
+    """A partition's directory that was moved from `path` to `target`, both relative to the storage directory, with slashes.
 
-    One of the two is the partition's place, the other the one where it is put aside.
+    One of the two is the partition's own directory (``N``), the other the one where it is put aside (``.waltzctl/unassigned/N``).
     """
 
     path: str
@@ -138,14 +148,15 @@ class KeptMove:
 
     @property
     def partition(self) -> int:
-        """The partition."""
+        """Number of the partition."""
         return int(self.path.rpartition("/")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLeft:
-    """How a repair left a partition that it touched: `marks` (None where no struct is in force), and name and size in bytes of
-    every data and index file.
+    """State in which a repair left a partition that it touched.
+
+    `marks`: None where no struct is in force.  `files`: name and size in bytes of every data and index file.
     """
 
     partition: int
@@ -155,11 +166,17 @@ class PartitionLeft:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
-    """What one repair kept.  `path` is the entry's directory, `number` its place in the order of repairs.
+    """The record of one repair.
 
-    `created` is RFC 3339 in UTC; `directories` were made for new files, relative to the storage directory; `moves`, where there
-    are any, are directories that changed their place.  `partitions` are those that the repair touched, as it left them; None
-    until it is applied, and in manifests from before this was kept.
+    ==============  ==================================================================================================
+    `path`          the entry's directory
+    `number`        position in the order of repairs, from 1
+    `created`       RFC 3339 in UTC
+    `directories`   directories that were made for new files, relative to the storage directory
+    `moves`         directories of partitions that were moved
+    `partitions`    the partitions that the repair touched, as it left them; None until it is applied, and in manifests
+                    of earlier versions
+    ==============  ==================================================================================================
     """
 
     id: str
@@ -182,9 +199,9 @@ class QuarantineEntry:
 
 
 def check_name(name: str, state_files: Collection[str]) -> str:
-    """A path relative to the storage directory that stays in it and out of our own state.  Raises ValueError.
+    """Check a path relative to the storage directory: it must stay inside, and outside ``.waltzctl``.  Raises ValueError.
 
-    `state_files`: what a repair of this store may change of our own state, by such paths.
+    `state_files`: the files in ``.waltzctl`` that a repair of this store may change nevertheless, as relative paths.
     """
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or {"", ".", ".."} & set(parts):
@@ -199,7 +216,7 @@ def locate(storage: Path, name: str) -> Path:
     path = storage / name
     above = name.split("/")[:-1]
     linked = any(os.path.islink(os.path.join(storage, *above[: count + 1])) for count in range(len(above)))
-    real = Path(os.path.realpath(path.parent))  # a link that leads in a circle is no error here
+    real = Path(os.path.realpath(path.parent))  # a cycle of links is no error here
     if (linked and not real.is_relative_to(os.path.realpath(storage))) or path.is_symlink():
         raise RefusedError(
             f"{path}: a symbolic link leads out of {storage}",
@@ -209,7 +226,7 @@ def locate(storage: Path, name: str) -> Path:
 
 
 def partitions_of(entry: QuarantineEntry) -> frozenset[int]:
-    """The partitions whose files a repair touched, by the files' places."""
+    """The partitions in whose directories a repair touched files, by the files' paths."""
     first = (
         name.split("/")[0] for name in (*(file.path for file in entry.files if "/" in file.path), *entry.directories)
     )
@@ -218,25 +235,25 @@ def partitions_of(entry: QuarantineEntry) -> frozenset[int]:
 
 
 def quarantine_directory(storage: Path) -> Path:
-    """Where the entries are."""
+    """Directory of the quarantine entries."""
     return storage / disk.STATE_DIRECTORY / disk.QUARANTINE
 
 
 def entry_name_valid(name: str) -> bool:
-    """Whether a directory's name is that of an entry."""
+    """Whether a directory's name is a valid id of an entry."""
     return _ID.fullmatch(name) is not None
 
 
 def write_entry(entry: QuarantineEntry) -> None:
-    """Write an entry's manifest whole and durably.
+    """Replace an entry's manifest, durably.
 
-    Raises RefusedError, before anything is written, for one that would not be read again: nobody gets past such a manifest, and
-    what the entry keeps would have no way back.  Raises DiskWriteError.
+    Raises RefusedError, before anything is written, for a manifest that `decode_entry` would reject: with it, neither this entry
+    could be restored nor another repair be made.  Raises DiskWriteError.
     """
     data = encode_entry(entry)
     own = {*(file.path for file in entry.files), *entry.directories}
     try:
-        decode_entry(data[:_LIMIT], entry.path, own)  # which files of our state it may name was asked with the edits
+        decode_entry(data[:_LIMIT], entry.path, own)  # its state files were checked with the edits
     except ValueError as error:
         message = f"{entry.path / MANIFEST}: not written, as it could not be read again: {error}"
         raise RefusedError(message, advice="everything is as it was; --partition leaves a partition out") from error
@@ -341,7 +358,7 @@ def _file(value: Any, where: str, state_files: Collection[str]) -> KeptFile:
 
 
 def check_move(path: str, target: str) -> KeptMove:
-    """A move between a partition's place and the one where it is put aside.  Raises ValueError for any other."""
+    """A move between a partition's own directory and the one where it is put aside.  Raises ValueError for any other."""
     move = KeptMove(path, target)
     for one, other in ((path, target), (target, path)):
         if _PARTITION.fullmatch(one) and other == f"{disk.STATE_DIRECTORY}/{UNASSIGNED}/{one}":
@@ -405,9 +422,9 @@ def decode_entry(data: bytes, path: Path, state_files: Collection[str]) -> Quara
 
 
 def read_entry(path: Path, state_files: Collection[str]) -> QuarantineEntry | None:
-    """The entry in directory `path`; None for an empty directory, which a crash right after making it leaves.
+    """The entry in directory `path`; None for an empty directory, which a crash right after its creation leaves.
 
-    Raises DamageError when the manifest is missing, torn or not what this program writes; DiskReadError.
+    Raises DamageError when the manifest is missing, torn or not one that this program wrote; DiskReadError.
     """
     try:
         data = disk.read_range(path / MANIFEST, 0, _LIMIT)
@@ -422,7 +439,7 @@ def read_entry(path: Path, state_files: Collection[str]) -> QuarantineEntry | No
 
 
 def unusable(path: Path, why: str) -> DamageError:
-    """The error for an entry that must not be touched: what is wrong with it, and what to do."""
+    """The error for an entry with an unusable manifest, which must not be changed."""
     message = f"{path / MANIFEST}: not a usable manifest: {why}"
     finding = make_finding(Code.REPAIR_INTERRUPTED, path, message)
     advice = (

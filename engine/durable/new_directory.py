@@ -1,4 +1,4 @@
-"""Whether a directory may be made where one is asked for: nothing is there yet, or an empty one."""
+"""Check whether a new directory may be made at a path: nothing is there, or an empty directory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ def check_new(
     not_beside: str | None = None,
     taken: type[RefusedError | InvalidRequestError] = RefusedError,
 ) -> None:
-    """Raise unless nothing, or an empty directory, has the name `path`.
+    """Raise unless `path` does not exist or is an empty directory.
 
-    `renamed`: it is built beside `path` and gets that name at the end, which it cannot where the name is a symbolic link or a
-    disk is mounted there.  `parents`: those above it are made as well.  `not_beside`: the file that makes the directory above it
-    a storage directory, in which a number is a partition's name.
+    =============  ===================================================================================================
+    `renamed`      the new directory is built beside `path` and renamed at the end; so `path` must not be a symbolic link
+                   or a mount point
+    `parents`      missing directories above `path` will be made; otherwise the directory above must exist
+    `not_beside`   name of a file that must not be in the directory above `path` (see `check_not_beside`)
+    `taken`        class of the error when `path` cannot be used
+    =============  ===================================================================================================
 
-    Raises `taken` where something is there, or that file beside it, InvalidRequestError where the directory above is not,
-    DiskReadError.
+    Raises `taken`; InvalidRequestError where the directory above does not exist; DiskReadError.
     """
     no_directory = taken(f"{path}: exists and is not a directory", advice="name a new directory")
     if renamed and path.is_symlink():
@@ -33,7 +36,7 @@ def check_new(
     try:
         names = os.listdir(path)
     except FileNotFoundError:
-        if path.is_symlink():  # it leads nowhere
+        if path.is_symlink():  # a dangling link
             raise no_directory from None
         if not (parents or path.absolute().parent.is_dir()):
             raise InvalidRequestError(
@@ -51,7 +54,10 @@ def check_new(
 
 
 def check_not_beside(path: Path, name: str, taken: type[RefusedError | InvalidRequestError] = RefusedError) -> None:
-    """Raise `taken` for a place beside a file called `name`, which makes the directory above a storage directory."""
+    """Raise `taken` when the directory above `path` has a file `name`, which makes it a storage directory.
+
+    In a storage directory, a directory named by a number is a partition.
+    """
     above = Path(os.path.realpath(path)).parent
     if (above / name).exists():
         raise taken(f"{path}: lies in {above}, a storage directory", advice="name a directory elsewhere")

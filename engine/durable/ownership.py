@@ -1,18 +1,25 @@
-"""Who may use a file that is made: whoever may use the one that it replaces, stands beside, or belongs to.
+"""Owner, group and mode of new files: they are taken from an existing file.
 
-The superuser often repairs a directory that belongs to the node's own user.  What he makes there has to be that user's, who could
-open neither the directory nor a partition otherwise; and where only that user may read the records, nobody else may read a copy.
+The superuser often repairs a directory that belongs to the node's user.  New files there must belong to the node's user, who
+could not open the directory or a partition otherwise; and where only that user may read the records, nobody else may read a copy.
 
-A file that replaces another is like that one.  In a store a new one is like
+==============================================  =====================================================================
+a new                                           takes owner, group and mode from
+==============================================  =====================================================================
+file that replaces another                      the replaced file
+file in a store, whose counterpart with         the counterpart (the other file of the segment)
+another suffix exists
+other file in a store                           owner and group: the lock file; mode: another file with the same suffix
+                                                beside it, or the lock file, without the bits of the umask
+file in ``.waltzctl``                           the lock file; the umask is ignored
+lock file                                       the control file; in a store without one, the store's directory without
+                                                its execute bits
+directory in a store                            the directory in which it is made
+any other file or directory                     nothing: as the system makes it
+==============================================  =====================================================================
 
-1. the one beside it that differs in the suffix only: the other half of a segment;
-2. else the file by which the store is locked, and so the control file, as to whose it is; its mode is that of another of its
-   kind beside it, or else of that file too, less what the process's umask takes away.
-
-In our own state it is like the file of the lock, whatever the umask; that of a store without a control file is like the store's
-directory, less the right to search.  A directory in a store is like the one that it is made in.  Anything else is made as by any
-other program.  Only the superuser may give files away: for anybody else a file stays his own, and what it grants to its group
-is granted to another group only as far as to everybody.
+Only the superuser may change the owner of a file.  A file that any other user makes keeps that user as owner; and where its group
+cannot be set, its group gets only the permissions that everybody has.
 """
 
 from __future__ import annotations
@@ -26,20 +33,20 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 STATE_DIRECTORY = ".waltzctl"
-"""Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""
+"""Directory in a storage directory with this program's own files: lock, availability marks, quarantine, audit journal."""
 TEMPORARY_SUFFIX = ".waltzctl-tmp"
-"""A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
+"""Suffix of a file that is being built; one left behind by a process holds nothing that was acknowledged."""
 LOCK = "lock"
-"""The file in `STATE_DIRECTORY` by which a store is locked."""
+"""Name of a store's lock file, in `STATE_DIRECTORY`."""
 _LOOKED_AT = 64
-"""Files of a directory, which may have thousands, that show what kinds there are."""
+"""Most files of a directory, which may have thousands, whose suffixes are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """User, group and mode: the nine bits of a file, of a directory also set-group-id and sticky.
+    """User id, group id and mode: the nine permission bits, and for a directory also set-group-id and sticky.
 
-    `exact`: what is made has this mode, and not only what the umask leaves of it.
+    `exact`: the mode is set regardless of the umask; otherwise the bits of the umask are left out.
     """
 
     user: int
@@ -49,7 +56,7 @@ class Ownership:
 
     @classmethod
     def of(cls, path: PurePath) -> Ownership | None:
-        """Of a regular file or a directory, links followed; None for anything else, and without access."""
+        """Ownership of a regular file or a directory, links followed; None for anything else, and without access."""
         try:
             found = os.stat(path)
         except OSError:
@@ -58,8 +65,8 @@ class Ownership:
         return None if bits is None else cls(found.st_uid, found.st_gid, found.st_mode & bits)
 
     def give(self, descriptor: int) -> None:
-        """Make what was just made so, as far as this process may: a system that refuses is no failure."""
-        for user in (self.user, -1):  # a member of the group may give it to the group
+        """Apply this ownership to a new file or directory, as far as the process is permitted to; errors are ignored."""
+        for user in (self.user, -1):  # an ordinary user may still set a group that he is a member of
             found = os.fstat(descriptor)
             if (found.st_uid, found.st_gid) != (self.user, self.group):
                 with contextlib.suppress(OSError):
@@ -74,7 +81,7 @@ class Ownership:
 
 
 def wanted_for_file(path: PurePath) -> Ownership | None:
-    """What a file is to be that is made under this name, or takes the place of the one there; None: as it comes."""
+    """Ownership for a file that is made at `path` or replaces the one there; None: as the system makes it."""
     if os.path.isfile(path):
         return Ownership.of(path)
     if (store := _store_of_state(path)) is not None:
@@ -105,7 +112,7 @@ def _some_files(directory: PurePath) -> list[PurePath]:
 
 
 def wanted_for_directory(path: PurePath) -> Ownership | None:
-    """What a directory is to be that is made under this name; None: as it comes."""
+    """Ownership for a directory that is made at `path`; None: as the system makes it."""
     above = Ownership.of(path.parent)
     if above is None or _store_of_state(path) is not None:
         return above
@@ -113,12 +120,12 @@ def wanted_for_directory(path: PurePath) -> Ownership | None:
 
 
 def _store_of_state(path: PurePath) -> PurePath | None:
-    """The store in whose state directory a name lies, or whose state directory it is."""
+    """The store whose state directory contains `path`, or is `path`; None when there is none."""
     return next((one.parent for one in (path, *path.parents) if one.name == STATE_DIRECTORY), None)
 
 
 def make_file(path: PurePath, like: PurePath) -> int:
-    """A descriptor of a new, empty file, which is what a file under the name `like` is to be.  Raises OSError when it exists."""
+    """Make an empty file with the ownership for a file at `like`; returns its descriptor.  Raises OSError when it exists."""
     wanted = wanted_for_file(like)
     mode = 0o644 if wanted is None else wanted.mode & 0o700 if wanted.exact else wanted.mode
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
@@ -128,10 +135,10 @@ def make_file(path: PurePath, like: PurePath) -> int:
 
 
 def make_lock_file(path: PurePath, control_file: PurePath | None) -> None:
-    """Make the file by which a store is locked where there is none: for whoever may use the control file.
+    """Make a store's lock file, with the ownership of the control file, unless it exists.  Raises OSError.
 
-    It has its name when it is whose it is to be, since everything that is made in the store is like it.  Nothing depends on its
-    bytes, and the observer is not told of it.  Raises OSError.
+    It gets its name (by link) only once its ownership is set, because other new files copy that.  Its contents do not matter, so
+    the observer of `engine.durable.disk` does not get it.
     """
     if os.path.lexists(path):
         return
@@ -142,7 +149,7 @@ def make_lock_file(path: PurePath, control_file: PurePath | None) -> None:
         os.link(made, path)
     except FileExistsError:  # another process was faster
         pass
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         with contextlib.suppress(FileExistsError):
             os.close(make_file(path, like))
     finally:
@@ -155,7 +162,7 @@ def make_directory(path: PurePath) -> None:
     os.mkdir(path, 0o777 if wanted is None else wanted.mode)
     if wanted is None:
         return
-    with contextlib.suppress(OSError):  # whatever somebody has put there meanwhile stays as it is
+    with contextlib.suppress(OSError):  # another process may have replaced it meanwhile; that one stays as it is
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             wanted.give(descriptor)

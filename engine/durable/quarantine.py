@@ -1,22 +1,28 @@
-"""The quarantine: the only way in which a repair removes or replaces bytes, and the way back.
+"""The quarantine: every repair removes or replaces bytes through it, so that the repair can be rolled back or undone.
 
 `apply_edits` goes through four stages, each durable before the next begins:
 
-1. *preparing*: an entry ``.waltzctl/quarantine/<UTC time>-<command>[-n]/`` is made; copies of what edits in place will take
-   away and the new files are written and synced there, and read again.  The storage's own files are as they were.
-2. *prepared*: the manifest names everything, with SHA-256 before and after.  Now the edits are made, in order: cut,
+1. *preparing*: an entry ``.waltzctl/quarantine/<UTC time>-<command>[-n]/`` is made.  Copies of the bytes that edits in place will
+   remove, and the new files, are written there, synced and read back.  No file of the storage is changed.
+2. *prepared*: the manifest names every file and copy, with SHA-256 before and after.  Now the edits are made, in order: cut,
    overwrite, or move the old file into the entry and the new one into its place.  At every instant the old bytes are
-   either still in place or durably kept.  A roll-back from here says *rolling-back* before the first file goes the other way.
-3. an audit line in the journal.
+   either still in place or durably kept.  A roll-back sets the state *rolling-back* before it restores the first file.
+3. a line is appended to the audit journal.
 4. *applied*.
 
-While a repair or an undo is under way the entry holds an empty file ``unsettled``.  Who finds it cannot know whether the
-state that the manifest shows is durable (a process may have died between a rename and its sync), and syncs first.
+==================  =====================================================================================================
+a crash in          leaves
+==================  =====================================================================================================
+stage 1             an entry that the next writer removes
+stage 2 or 3        an interrupted repair, which `roll_back_interrupted` reverts byte for byte
+==================  =====================================================================================================
 
-A crash in stage 1 leaves nothing (the left-over entry is removed by the next writer); a crash in stage 2 or 3 leaves an
-interrupted repair, which `roll_back_interrupted` takes back byte for byte.  `take_back` does so with an applied one.
+`take_back` reverts an applied repair (undo).
 
-Everything here except `interrupted` and `list_entries` expects that the caller holds the directory's lock.
+While a repair or an undo is in progress, the entry has an empty file ``unsettled``.  A writer that finds this file does not know
+whether the state in the manifest is durable (a process may have died between a rename and its sync), and syncs first.
+
+The caller holds the directory's lock, except for the read-only functions `interrupted`, `interruptions` and `list_entries`.
 """
 
 from __future__ import annotations
@@ -64,15 +70,16 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.formats.adapters import format_time
 
 UNSETTLED = "unsettled"
+"""Name of an empty file in an entry: the state in the manifest may not be durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A kind of directory that has a quarantine: what that has to know of it.
+    """What the quarantine has to know about one kind of directory, such as storage directories.
 
-    `state_files`: what a repair may change of our own state, by paths relative to the directory.  `partition_states`: how the
-    numbered directories that an entry touches are at present, which is noted in its manifest; raises DiskReadError.
-    `control`: the name of the file that the directory's lock is on as well; None where there is none.
+    `state_files`: files in ``.waltzctl`` that a repair may change, as paths relative to the directory.  `partition_states`:
+    returns the present state of the numbered directories that an entry touches, for its manifest; raises DiskReadError.
+    `control`: name of the control file, on which the directory's lock is taken as well; None where there is none.
     """
 
     state_files: frozenset[str]
@@ -80,7 +87,7 @@ class Store:
     control: str | None = None
 
     def lock(self, storage: Path) -> DirectoryLock:
-        """Hold a directory.  Raises RefusedError where its control file is missing, DirectoryLockedError, DiskWriteError."""
+        """Take the directory's lock.  Raises RefusedError without a control file, DirectoryLockedError, DiskWriteError."""
         control = None if self.control is None else storage / self.control
         if control is not None and not control.is_file():
             raise RefusedError(f"{storage}: there is no control file, so that the directory cannot be locked")
@@ -114,12 +121,12 @@ def list_entries(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
 
 
 def interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
-    """Repairs and undos that were interrupted half-way, oldest first; read-only.  Raises as `list_entries`."""
+    """Repairs and undos that were interrupted, oldest first; read-only.  Raises as `list_entries`."""
     return tuple(entry for entry in _all_entries(storage, store) if entry.state in INTERRUPTED)
 
 
 def interruptions(storage: Path, store: Store) -> Iterator[Finding]:
-    """Repairs that were interrupted here, as findings; read-only."""
+    """A finding for each interrupted repair or undo, or for an unreadable quarantine; read-only."""
     try:
         entries = interrupted(storage, store)
     except WaltzError as error:
@@ -137,13 +144,18 @@ def interruptions(storage: Path, store: Store) -> Iterator[Finding]:
 def apply_edits(
     storage: Path, edits: Sequence[Edit], store: Store, *, command: str, arguments: Sequence[str], plan_hash: str
 ) -> QuarantineEntry:
-    """Keep what the edits take away, carry them out, and return the entry, whose state is then *applied*.
+    """Keep the bytes that the edits remove, carry the edits out, and return the entry, whose state is then *applied*.
 
-    The caller holds the DirectoryLock and has rolled back what was interrupted before.  Paths begin with `storage`.
+    The caller holds the DirectoryLock and has rolled back interrupted repairs.  Paths begin with `storage`.
 
-    Raises DiskFullError before anything is changed when there is not enough space; RefusedError when a repair was
-    interrupted before or a path leads out of the directory; ValueError for edits that contradict one another; DiskError
-    when the system fails, after everything was taken back (or is left for `roll_back_interrupted`).
+    ===============  =================================================================================================
+    raises           when
+    ===============  =================================================================================================
+    DiskFullError    there is not enough space; nothing was changed
+    RefusedError     an earlier repair is interrupted, or a path leads out of the directory; nothing was changed
+    ValueError       edits contradict one another; nothing was changed
+    DiskError        the disk fails; the repair was rolled back, or is left for `roll_back_interrupted`
+    ===============  =================================================================================================
     """
     groups, moves = check_edits(storage, edits, store.state_files)
     if not groups and not moves:
@@ -154,7 +166,7 @@ def apply_edits(
     journal.check(storage)
     entry = _make_entry(storage, store, command, arguments, plan_hash)
     try:
-        write_entry(entry)  # before any copy: a directory with copies always has a manifest that says what they are
+        write_entry(entry)  # before any copy: an entry with copies always has a manifest
         _unsettle(entry.path)
         entry = prepare(entry, groups, moves)
     except (Exception, KeyboardInterrupt):
@@ -165,9 +177,7 @@ def apply_edits(
         carry_out(entry, edits)
         return _finish(entry, store)
     except (Exception, KeyboardInterrupt):
-        with contextlib.suppress(
-            WaltzError, OSError
-        ):  # what cannot be taken back now stays prepared, for the next writer
+        with contextlib.suppress(WaltzError, OSError):  # if this fails, the next writer rolls the repair back
             _take_back(entry, RepairState.ROLLED_BACK, ways_back(entry))
         raise
 
@@ -177,7 +187,7 @@ def _make_entry(storage: Path, store: Store, command: str, arguments: Sequence[s
     for path in (directory.parent, directory):
         if not path.is_dir():
             disk.make_directory(path)
-        disk.sync_directory(path.parent)  # always: whoever made it may have died before this
+        disk.sync_directory(path.parent)  # always: the process that made it may have died before this
     now = disk.now_ms()
     stem = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now // 1000))}-{command}"
     taken = {path.name for path in _entry_directories(storage)}
@@ -192,6 +202,7 @@ def _make_entry(storage: Path, store: Store, command: str, arguments: Sequence[s
 
 
 def _finish(entry: QuarantineEntry, store: Store) -> QuarantineEntry:
+    """Stages 3 and 4: verify that every file has the intended contents, write the audit line, set the state *applied*."""
     files: list[KeptFile] = []
     for file in entry.files:
         found = stamp_as(entry.storage / file.path, file.after)
@@ -207,19 +218,20 @@ def _finish(entry: QuarantineEntry, store: Store) -> QuarantineEntry:
 
 
 def _unsettle(path: Path) -> None:
+    """Mark an entry as one whose state may not be durable."""
     if not (path / UNSETTLED).exists():
         disk.WritableFile.create(path / UNSETTLED).close()
 
 
 def _settle(path: Path) -> None:
-    """Make the state that the manifest shows durable, where that is not known."""
+    """Make the state in an entry's manifest durable, unless it is known to be, and remove the mark."""
     if (path / UNSETTLED).exists():
         disk.sync_directory(path)
         disk.unlink(path / UNSETTLED)
 
 
 def _discard(path: Path) -> None:
-    """Remove an entry under which nothing was changed; its manifest last."""
+    """Remove an entry in state *preparing*, whose edits were not begun; its manifest last."""
     names = sorted(os.listdir(path), key=lambda name: name == MANIFEST)
     if any(name.startswith("old-") for name in names):
         raise unusable(path, "it says that nothing was changed, but a file was moved here")
@@ -227,12 +239,12 @@ def _discard(path: Path) -> None:
         if name == MANIFEST:
             disk.sync_directory(path)
         disk.unlink(path / name)
-    disk.remove_directory(path)  # where a crash brings it back it is empty, or says that nothing was changed
+    disk.remove_directory(path)  # if a crash brings it back, it is empty, or still in state *preparing*
 
 
 def _take_back(entry: QuarantineEntry, final: RepairState, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
-    """Restore every file of an entry, then mark it."""
-    if entry.state is RepairState.PREPARED:  # from now on files go the other way, which whoever goes on has to know
+    """Restore every file and directory of an entry, then set its state to `final`."""
+    if entry.state is RepairState.PREPARED:  # after a crash the next writer has to know that files are being restored
         entry = replace(entry, state=RepairState.ROLLING_BACK)
         write_entry(entry)
     for file, way in reversed(ways):
@@ -249,9 +261,9 @@ def _take_back(entry: QuarantineEntry, final: RepairState, ways: list[tuple[Kept
 
 
 def _drop_copies(entry: QuarantineEntry) -> None:
-    """Remove copies whose originals are back in place, or whose way back was given up; the manifest stays.
+    """Remove the copies of an entry that was reverted or pruned; the manifest stays.
 
-    Copies that a crash brings back are removed by the next writer.
+    Not durable: copies that a crash brings back are removed by the next writer.
     """
     kinds = "range|new|old" if entry.state is RepairState.PRUNED else "range|new"
     copies = [entry.path / name for name in sorted(os.listdir(entry.path)) if re.fullmatch(rf"({kinds})-\d+", name)]
@@ -260,21 +272,24 @@ def _drop_copies(entry: QuarantineEntry) -> None:
 
 
 def give_up(entry: QuarantineEntry, size: int) -> None:
-    """Drop the copies of an applied repair, `size` bytes, and the way back with them.  Raises DiskError.
+    """Prune an applied repair: delete its copies, `size` bytes, after which it cannot be undone.  Raises DiskError.
 
-    The manifest is the one durable step: before it the entry is whole, behind it `roll_back_interrupted` finishes the work.  Only
-    where the disk is too full to say so the copies make room first: whoever wants that room cannot have it otherwise.  An entry
-    that a crash leaves without them cannot be taken back, and is pruned again.  The caller holds the DirectoryLock.
+    The new manifest is the step that takes effect: before it the entry is complete, after it `roll_back_interrupted` finishes the
+    deletion.  Only when the disk is too full for the audit line or the manifest, the copies are deleted first, because pruning
+    must be able to free space.  An entry that a crash then leaves without copies cannot be undone, and is pruned again.
+
+    The caller holds the DirectoryLock.
     """
     done = replace(entry, state=RepairState.PRUNED)
     _unsettle(done.path)
-    _making_room(done, lambda: journal.record(done.storage, "pruned", done, freed=size))
-    _making_room(done, lambda: write_entry(done))
+    _retry_without_copies(done, lambda: journal.record(done.storage, "pruned", done, freed=size))
+    _retry_without_copies(done, lambda: write_entry(done))
     _drop_copies(done)
     _settle(done.path)
 
 
-def _making_room(pruned: QuarantineEntry, write: Callable[[], None]) -> None:
+def _retry_without_copies(pruned: QuarantineEntry, write: Callable[[], None]) -> None:
+    """Call `write`; when the disk is full, delete the entry's copies and call it again."""
     try:
         write()
     except DiskFullError:
@@ -283,11 +298,11 @@ def _making_room(pruned: QuarantineEntry, write: Callable[[], None]) -> None:
 
 
 def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
-    """Take back every interrupted repair, latest first, and clear away entries under which nothing was changed.
+    """Revert every interrupted repair, latest first, and remove entries whose edits were not begun.
 
-    The caller holds the DirectoryLock.  May itself be interrupted and repeated; without anything to do it changes nothing.
-    A move in whose midst a process died is made durable first.  Raises DamageError when a file was changed by somebody else since
-    (nothing of that repair is changed then), DiskError.
+    The caller holds the DirectoryLock.  May itself be interrupted and repeated; without anything to do it changes nothing.  A
+    rename that a process did not live to sync is made durable first.  Raises DamageError when a file was changed after the repair
+    (nothing of that repair is reverted then), DiskError.
     """
     entries = {path: read_entry(path, store.state_files) for path in _entry_directories(storage)}
     left = [entry for entry in _in_order(entries.values()) if entry.state in INTERRUPTED]
@@ -309,10 +324,10 @@ def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry,
 
 
 def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
-    """Take an applied repair back, in the ways that were found; return its entry, whose state is then *undone*.
+    """Revert an applied repair (undo); return its entry, whose state is then *undone*.
 
-    The caller holds the DirectoryLock and has rolled back what was interrupted before.  Raises DiskError; what was begun is then
-    finished by `roll_back_interrupted`.
+    `ways`: from `engine.durable.restore.ways_back`.  The caller holds the DirectoryLock and has rolled back interrupted repairs.
+    Raises DiskError; `roll_back_interrupted` then completes the undo.
     """
     journal.check(entry.storage)
     entry = replace(entry, state=RepairState.UNDOING)

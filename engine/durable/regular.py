@@ -1,7 +1,7 @@
-"""Regular files and nothing else: what stands under a name, and opening it without waiting for anybody.
+"""Opening regular files and nothing else.
 
-A storage directory holds regular files.  Under the name of one may stand a FIFO, on which one would wait for ever, or a device,
-which acts when it is opened.
+A storage directory holds regular files.  In the place of one there may be a FIFO, on which opening would block, or a device, on
+which opening may have an effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class FileNumbers(NamedTuple):
-    """Of a file as it was when looked at: length in bytes, time of last change in nanoseconds since 1970, inode."""
+    """Result of stat(2): length in bytes, modification time in nanoseconds since 1970, inode number."""
 
     size: int
     modified_ns: int
@@ -23,16 +23,16 @@ class FileNumbers(NamedTuple):
 
 
 class NotRegularError(OSError):
-    """What stands there is no regular file, and was not opened; `strerror` says what it is."""
+    """The file is not a regular file, and was not opened; `strerror` says what it is."""
 
     @classmethod
     def of(cls, mode: int) -> NotRegularError:
-        """By the mode that the system tells."""
+        """The error for a file of this mode (st_mode)."""
         return cls(errno.EINVAL, f"it is {kind_of(mode)}, not a regular file")
 
 
 def kind_of(mode: int) -> str:
-    """What stands under a name, by the mode that the system tells, in words."""
+    """The kind of a special file in words, by its mode (st_mode)."""
     names = (
         (stat.S_ISDIR, "a directory"),
         (stat.S_ISFIFO, "a FIFO"),
@@ -45,7 +45,7 @@ def kind_of(mode: int) -> str:
 
 
 def file_numbers(path: PurePath | str) -> FileNumbers | None:
-    """Of a regular file; None when there is none, or no access."""
+    """Numbers of a regular file, links followed; None when there is none, or no access."""
     try:
         status = os.stat(path)
     except OSError:
@@ -56,7 +56,7 @@ def file_numbers(path: PurePath | str) -> FileNumbers | None:
 
 
 def special_kind(path: PurePath | str) -> str | None:
-    """What stands under a name that is neither free nor, links followed, a regular file; None for these two."""
+    """The kind of whatever is at `path`, in words; None when nothing is there or, links followed, a regular file."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -69,11 +69,11 @@ def special_kind(path: PurePath | str) -> str | None:
 
 
 def open_regular(path: PurePath | str, flags: int, mode: int = 0o644, *, devices: bool = False) -> int:
-    """Open what is a regular file, or with `devices` a block device, and nothing else.  Raises NotRegularError, OSError.
+    """Open a regular file, or with `devices` a block device, and nothing else.  Raises NotRegularError, OSError.
 
-    To open a FIFO waits for whoever opens its other end, or wakes him; to open a device can act.  So neither is opened: the
-    name is looked at before, and what was opened is looked at again, as the name may have changed hands in between; that one
-    opening does not wait.
+    Opening a FIFO blocks until its other end is opened, or wakes the process at that end; opening a device can have an effect.
+    So the path is checked before it is opened, and the descriptor is checked again, because the path may have been replaced in
+    between; for that case the file is opened with O_NONBLOCK.
     """
 
     def check(found: os.stat_result) -> None:
@@ -84,7 +84,7 @@ def open_regular(path: PurePath | str, flags: int, mode: int = 0o644, *, devices
         check(os.stat(path))
     except FileNotFoundError:
         with contextlib.suppress(FileNotFoundError):
-            raise NotRegularError.of(os.lstat(path).st_mode) from None  # a link that leads nowhere
+            raise NotRegularError.of(os.lstat(path).st_mode) from None  # a dangling link
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     try:
         check(os.fstat(descriptor))

@@ -1,11 +1,19 @@
-"""Numbered directories, a partition's for instance, that leave their place: put aside with everything in them, or to be deleted.
+"""Moving numbered directories (a partition's, for instance) out of their place: to put them aside, or to delete them.
 
-Either is one rename, into ``.waltzctl/unassigned/`` or ``.waltzctl/deleting/``.  It happens or does not happen, so a crash never
-leaves half a directory where a whole one is expected.
+====================================  ========================================
+purpose                               target of the rename
+====================================  ========================================
+put aside, with all files             ``.waltzctl/unassigned/N``
+deletion                              ``.waltzctl/deleting/N``
+brought back from being put aside     ``N``
+====================================  ========================================
 
-A rename is durable in two halves, and the directory must not lose its old name durably before it has the new one.  Where a
-process died between the two, the next writer has to sync in the same order (`settle_relocations`).  Which one that is the places
-tell, but for a directory that comes back from where it was put aside: that is marked while it is under way.
+Each is one rename, so a crash never leaves half a directory in its place.
+
+The change of the name becomes durable by two syncs.  The target's parent is synced first, so that the directory is never without
+a durable name.  When a process died between the two syncs, the next writer has to sync in the same order (`settle_relocations`).
+Moves out of a place and moves back need opposite orders; so a move back is marked by an empty directory (`RETURNING`) while it is
+in progress.
 """
 
 from __future__ import annotations
@@ -21,22 +29,22 @@ from waltzctl.engine.errors import DiskError
 Place = TypeVar("Place", bound=PurePath)
 
 UNASSIGNED, DELETING = "unassigned", "deleting"
-"""Directories of our own for numbered ones that were taken away: put aside with everything they have, or to be deleted."""
+"""Names of the directories in ``.waltzctl`` for directories that were put aside, and for those to be deleted."""
 RETURNING = "returning"
-"""Empty directory of our own, there only while a directory that was put aside is brought back."""
+"""Name of an empty directory in ``.waltzctl`` that exists only while a directory is brought back from being put aside."""
 
 
 def retired_directories(storage: Place) -> tuple[Place, Place]:
-    """Where directories are that were put aside, and that wait for their deletion."""
+    """Parents of the directories that were put aside, and of those to be deleted."""
     return storage / disk.STATE_DIRECTORY / UNASSIGNED, storage / disk.STATE_DIRECTORY / DELETING
 
 
 def relocate(storage: Path, source: Path, target: Path) -> None:
-    """Move a numbered directory from one of its places to another, durably.  Raises DiskWriteError."""
+    """Move a numbered directory from one of the places of this module to another, durably.  Raises DiskWriteError."""
     returning = storage / disk.STATE_DIRECTORY / RETURNING
     returns = source.parent == retired_directories(storage)[0] and target.parent == storage
     if returns and not returning.is_dir():
-        disk.make_directory(returning)  # for the next process; after a power loss nothing is under way
+        disk.make_directory(returning)  # not synced: it serves only after the death of the process alone
     try:
         disk.move_directory(source, target)
     except BaseException:
@@ -49,10 +57,10 @@ def relocate(storage: Path, source: Path, target: Path) -> None:
 
 
 def settle_relocations(storage: Path) -> None:
-    """Make durable where the directories are, after a process that died in the midst of a move.
+    """Make the places of the directories durable, after a process that died during a move.  Raises DiskWriteError.
 
-    There is one such move at most, and it went to where directories are deleted, or put aside, unless it was marked as one that
-    comes back.  The place that it went to is synced first.  Raises DiskWriteError.
+    At most one move was interrupted.  It was a move back if `RETURNING` exists, otherwise one to be put aside or deleted.  The
+    parent of its target is synced first.
     """
     unassigned, deleting = retired_directories(storage)
     returning = storage / disk.STATE_DIRECTORY / RETURNING

@@ -1,8 +1,8 @@
-"""Bringing files back from a quarantine entry: first prove that it can be done, then do it, as often as needed.
+"""Restoring files from a quarantine entry: first check that every file can be restored, then restore them; repeatable.
 
-A repair may have been interrupted anywhere, and somebody may have changed a file since.  So nothing is put back unless
-what is there now is the original, the repair's result, or a mixture of the two that a crash can leave; anything else is
-somebody's newer data and is never overwritten.  The same holds when the roll-back itself was interrupted.
+A repair, or its roll-back, may have been interrupted anywhere, and another program may have changed a file since.  So a file is
+restored only when its present contents are the original, the repair's result, or a mixture of the two that a crash can leave.
+Anything else is newer data, which is never overwritten.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from waltzctl.engine.errors import DamageError, DiskWriteError
 from waltzctl.engine.findings import Code, make_finding
 
 CHUNK = 1 << 20
+"""Bytes per read."""
 
 
 class Way(enum.Enum):
-    """What brings one file back."""
+    """The step that restores one file."""
 
     NOTHING = "as it was"
     RANGES = "write the kept ranges back"
@@ -35,7 +36,7 @@ class Way(enum.Enum):
 
 
 def read_chunks(path: PurePath, start: int, stop: int) -> Iterator[bytes]:
-    """Bytes `start` to `stop` of a file, in pieces; fewer when the file is shorter.  Raises DiskReadError."""
+    """Bytes from `start` up to `stop` of a file, in pieces; fewer when the file is shorter.  Raises DiskReadError."""
     while start < stop:
         part = disk.read_range(path, start, min(CHUNK, stop - start))
         if not part:
@@ -45,7 +46,7 @@ def read_chunks(path: PurePath, start: int, stop: int) -> Iterator[bytes]:
 
 
 def stamp(path: PurePath, start: int = 0) -> Stamp | None:
-    """Size, SHA-256 from `start` on and time of a file; None when there is none.  Raises DiskReadError."""
+    """Size, SHA-256 from byte `start` on and modification time of a file; None when there is none.  Raises DiskReadError."""
     state = file_numbers(path)
     if state is None:
         return None
@@ -56,26 +57,26 @@ def stamp(path: PurePath, start: int = 0) -> Stamp | None:
 
 
 def stamp_as(path: Path, known: Stamp | None) -> Stamp | None:
-    """The stamp of a file over the same bytes as one that is known.  Raises DiskReadError."""
+    """The stamp of a file with the same `start` as a known stamp.  Raises DiskReadError."""
     return stamp(path, 0 if known is None else known.start)
 
 
 def same_contents(first: Stamp | None, second: Stamp | None) -> bool:
-    """Whether two states hold the same bytes (or are both no file); times do not count."""
+    """Whether two stamps have the same size and SHA-256 (or are both None, for no file); times are not compared."""
     if first is None or second is None:
         return first is second
     return (first.size, first.sha256, first.start) == (second.size, second.sha256, second.start)
 
 
 def ways_back(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
-    """How each file of an entry can be brought back.  Raises DamageError when one, or a directory that was moved, cannot."""
+    """The way to restore each file of an entry.  Raises DamageError when a file or a moved directory cannot be restored."""
     for move in entry.moves:
         moved_back(entry, move)
     return [(file, way_back(entry, file)) for file in entry.files]
 
 
 def check_kept(entry: QuarantineEntry) -> None:
-    """Raise DamageError where a copy that an applied repair keeps is gone, or is not what the manifest says.  Changes nothing."""
+    """Raise DamageError when a kept copy of an applied repair is missing or has other contents.  Changes nothing."""
     for file in entry.files:
         whole = None if file.before is None else file.before.sha256
         for name, digest in ((file.kept, whole), *((one.kept, one.kept_sha256) for one in file.ranges)):
@@ -86,9 +87,9 @@ def check_kept(entry: QuarantineEntry) -> None:
 
 
 def way_back(entry: QuarantineEntry, file: KeptFile) -> Way:
-    """How a file can be brought back.  Changes nothing.
+    """The way to restore a file.  Changes nothing.
 
-    Raises DamageError when what is there now is neither the original nor anything that this repair can have left.
+    Raises DamageError when the present contents are neither the original nor anything that this repair can have left.
     """
     path = locate(entry.storage, file.path)
     if file.in_place:
@@ -102,7 +103,7 @@ def way_back(entry: QuarantineEntry, file: KeptFile) -> Way:
                 same_contents(now, file.before) or (file.built is not None and _present(entry, file.built))
             ):
                 raise _refuse(entry, entry.path / file.kept, "the kept copy is not there any more")
-            return Way.NOTHING  # never moved away, or moved back before
+            return Way.NOTHING  # not yet moved into the entry, or restored before
         if now is not None and not same_contents(now, file.before) and not same_contents(now, file.after):
             raise _refuse(entry, path, "somebody changed the file after the repair")
         if not same_contents(stamp(entry.path / file.kept), file.before):
@@ -113,7 +114,7 @@ def way_back(entry: QuarantineEntry, file: KeptFile) -> Way:
     if same_contents(now, file.after):
         return Way.REMOVE  # even if the built copy is still here: after a crash the same file may have both names
     if file.built is not None and _present(entry, file.built):
-        return Way.NOTHING  # the repair had not made it yet, so it is somebody else's
+        return Way.NOTHING  # the repair had not made the file yet, so another program did
     raise _refuse(entry, path, "somebody changed the file after the repair made it")
 
 
@@ -139,18 +140,18 @@ def _way_back_in_place(entry: QuarantineEntry, file: KeptFile, path: Path) -> Wa
         for name in (one.kept, one.built):
             if name is not None and not _present(entry, name):
                 raise _refuse(entry, entry.path / name, "the kept copy is not there any more")
-        if not _explained(entry, one, path, state.size, shortest):
+        if not _is_explained(entry, one, path, state.size, shortest):
             raise _refuse(entry, path, f"the bytes at offset {one.offset} are neither the old nor the new ones")
     digest = hashlib.sha256()
-    for part in _as_before(entry, file, path, before):
+    for part in _restored_bytes(entry, file, path, before):
         digest.update(part)
     if digest.hexdigest() != before.sha256:
         raise _refuse(entry, path, "somebody changed it outside of the places that the repair touched")
     return Way.RANGES
 
 
-def _as_before(entry: QuarantineEntry, file: KeptFile, path: Path, before: Stamp) -> Iterator[bytes]:
-    """The file with every kept range put back over it, from where its checksum begins: what restoring would give."""
+def _restored_bytes(entry: QuarantineEntry, file: KeptFile, path: Path, before: Stamp) -> Iterator[bytes]:
+    """The bytes that restoring would give, from where the checksum begins: the file with every kept range written back."""
     position = before.start
     for one in sorted(file.ranges, key=lambda one: one.offset):
         if one.kept is not None:
@@ -160,8 +161,8 @@ def _as_before(entry: QuarantineEntry, file: KeptFile, path: Path, before: Stamp
     yield from read_chunks(path, position, before.size)
 
 
-def _explained(entry: QuarantineEntry, one: KeptRange, path: Path, size: int, shortest: int) -> bool:
-    """Whether every byte of a range is the old one, the new one, or a zero where the file's end was being moved."""
+def _is_explained(entry: QuarantineEntry, one: KeptRange, path: Path, size: int, shortest: int) -> bool:
+    """Whether every byte of a range is the old one, the new one, or a zero beyond the shorter of the two lengths."""
     stop = min(size, one.offset + max(one.length, one.written))
     for start in range(one.offset, stop, CHUNK):
         now = np.frombuffer(disk.read_range(path, start, min(CHUNK, stop - start)), np.uint8)
@@ -177,9 +178,9 @@ def _explained(entry: QuarantineEntry, one: KeptRange, path: Path, size: int, sh
 
 
 def moved_back(entry: QuarantineEntry, move: KeptMove) -> bool:
-    """Whether a directory still has to be brought back from where it was moved.  Changes nothing.
+    """Whether a moved directory still has to be moved back.  Changes nothing.
 
-    Raises DamageError when it is at neither place, or something is at both.
+    Raises DamageError when neither of its two paths exists, or both do.
     """
     source, target = locate(entry.storage, move.path), locate(entry.storage, move.target)
     here, there = os.path.lexists(source), os.path.lexists(target)
@@ -192,16 +193,17 @@ def moved_back(entry: QuarantineEntry, move: KeptMove) -> bool:
 
 
 def move_back(entry: QuarantineEntry, move: KeptMove) -> None:
-    """Bring a directory back, durably, where that is not done; it may be repeated."""
+    """Move a directory back, durably, unless that is done already."""
     source, target = entry.storage / move.path, entry.storage / move.target
     if moved_back(entry, move):
         relocate(entry.storage, target, source)
 
 
 def settle_interrupted(entries: Sequence[QuarantineEntry]) -> None:
-    """Make durable the one rename in whose midst a process may have died, where the file or directory went to first.
+    """Make the last rename of interrupted repairs durable: the process may have died before it was synced.
 
-    On the way into an entry that is its directory, on the way back it is the file's.  Raises DiskWriteError.
+    The target's directory is synced first.  For a file moved into an entry that is the entry's directory; for a file moved back
+    it is the file's own.  Raises DiskWriteError.
     """
     for entry in entries:
         if entry.state is RepairState.PREPARED:
@@ -217,11 +219,12 @@ def settle_interrupted(entries: Sequence[QuarantineEntry]) -> None:
 
 
 def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
-    """Bring one file back, durably.  Raises DiskWriteError; it may be repeated after that.
+    """Restore one file, durably.  Raises DiskWriteError, after which it may be repeated.
 
-    Its time comes back where its owner, or the superuser, does this (`other_times`).
-    A file whose bytes are right is synced all the same: a process that died may have put them back without getting that far.
-    (Names: see `settle_interrupted`.)
+    The modification time is restored only for the file's owner and the superuser (`other_times`).
+
+    A file whose contents are right already is synced, because a process that died may have restored it without the sync.
+    (Renames are synced by `settle_interrupted`.)
     """
     path = entry.storage / file.path
     if way is Way.MOVE:
@@ -231,8 +234,8 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
             disk.sync_directory(path.parent.parent)
         kept = entry.path / file.kept
         disk.rename(kept, path)
-        disk.sync_directory(path.parent)  # the new name first; the old one goes with the entry's next manifest
-        if kept.exists():  # a crash had left one file under both names, between which a rename does nothing
+        disk.sync_directory(path.parent)  # the new name first; the next manifest syncs the removal of the old one
+        if kept.exists():  # after a crash one file may have both names, and rename(2) between them does nothing
             disk.unlink(kept)
     elif way is Way.REMOVE:
         disk.unlink(path)
@@ -253,7 +256,7 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
     elif file.in_place:
         with disk.WritableFile.open(path) as target:
             target.sync()
-    if file.in_place and file.before is not None:  # a file that was moved has kept its time
+    if file.in_place and file.before is not None:  # a file that was moved still has its modification time
         _put_time_back(path, file.before)
 
 
@@ -267,11 +270,11 @@ def _put_time_back(path: Path, before: Stamp) -> None:
     except DiskWriteError as error:
         if not isinstance(error.__cause__, PermissionError):
             raise
-        # Whoever may write but is not the owner may set no time.  The bytes are back, and durable: nothing waits for the time.
+        # Only the owner may set a file's time.  The contents are restored and durable, so this is no failure.
 
 
 def other_times(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
-    """Files whose bytes entries gave back, in this order, and whose time could not be given back."""
+    """Files restored from `entries`, in this order, whose modification time could not be restored."""
     before = {entry.storage / file.path: file.before for entry in entries for file in entry.files if file.in_place}
     found = [(path, file_numbers(path), known) for path, known in before.items()]
     return tuple(
@@ -280,7 +283,7 @@ def other_times(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
 
 
 def remove_made_directories(entry: QuarantineEntry) -> None:
-    """Remove the directories that the repair made, where they are empty again."""
+    """Remove the directories that the repair made, if they are empty."""
     for name in reversed(entry.directories):
         path = locate(entry.storage, name)
         if path.is_dir() and not os.listdir(path):

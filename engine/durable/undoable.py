@@ -1,4 +1,4 @@
-"""May a repair be taken back: which one is meant, and is everything still as it left it.  Read-only."""
+"""Checks before an undo: which repair is meant, and whether everything is still as the repair left it.  Read-only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanE
 
 
 def choose_applied(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
-    """The repair that is meant, of those that can be taken back: the one of this id, or without one the latest.
+    """The applied repair with this id, or without an id the latest applied repair.
 
-    Raises InvalidRequestError for an unknown id, RefusedError where there is none, or where it is none any more.
+    Raises InvalidRequestError for an unknown id, RefusedError when no repair is applied, or when this one was undone or pruned.
     """
     if entry_id is None:
         applied = [entry for entry in entries if entry.state is RepairState.APPLIED]
@@ -36,9 +36,10 @@ def check_as_left(
     but: Collection[Path] = (),
     other_way: Callable[[QuarantineEntry], str] = lambda _entry: "",
 ) -> None:
-    """Raise StalePlanError when a file (of others than `but`) is not as an applied repair left it.
+    """Raise StalePlanError when a file or directory is not as an applied repair left it.
 
-    `entries` are all of the directory; `other_way`: what to add to the advice where there is another way.
+    `entries`: every entry of the directory.  `but`: files that are not checked.  `other_way`: text that is added to the advice,
+    for another way to restore the contents.
     """
     touched = {file.path for file in entry.files}
     _check_moves(entry, entries)
@@ -64,7 +65,7 @@ def check_as_left(
 
 
 def _check_moves(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> None:
-    """Refuse when a directory that the repair moved is not where it left it, or a later repair went into it."""
+    """Raise StalePlanError when a directory that the repair moved is elsewhere now, or a later repair changed it."""
     moved = {one for move in entry.moves for one in (move.path, move.target)}
     for later in reversed(entries) if moved else ():
         both = {file.path for file in later.files if file.path.rpartition("/")[0] in moved}

@@ -1,7 +1,7 @@
-"""A directory that is built beside the one that is asked for, and gets its name at the end, whole or not at all.
+"""A work directory: a directory that is built under a temporary name and renamed at the end, so that it is complete or absent.
 
-What a killed run left under the name of the work directory is removed by the next one.  As long as a run is at it, it holds the
-directory by a lock (`flock`) that the system lets go when the process ends: a second run is refused, and takes nothing away.
+A run locks its work directory (flock(2), which ends with the process), so a second run is refused and removes nothing.  A work
+directory that a killed run left is not locked, and the next run removes it.
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from waltzctl.engine.errors import DiskError, RefusedError
 
 @contextlib.contextmanager
 def work_directory(place: Path) -> Iterator[None]:
-    """Make `place`, a new directory, which is held until the block ends and may be renamed in it; what fails there removes it.
+    """Make the directory `place` and hold its lock until the block ends; the block may rename it.
 
-    Raises RefusedError while another run has it, DiskWriteError.
+    When the block raises, the directory is removed, unless it was renamed.  Raises RefusedError while another run holds the lock,
+    DiskWriteError.
     """
     with contextlib.ExitStack() as held:
         if place.is_symlink() or place.is_dir():
-            _hold(place, held)
+            _lock(place, held)
             disk.remove_tree(place)
         try:
             disk.make_directory(place)
         except DiskError:
             raise
-        except BaseException:  # stopped when it was there
+        except BaseException:  # an interrupt after the directory was made
             with contextlib.suppress(RefusedError, DiskError):
-                _hold(place, held)
+                _lock(place, held)
                 disk.remove_tree(place)
             raise
-        descriptor = _hold(place, held)
+        descriptor = _lock(place, held)
         try:
             yield
         except BaseException:
-            if _is(descriptor, place):
+            if _is_same_directory(descriptor, place):
                 with contextlib.suppress(DiskError):
                     disk.remove_tree(place)
             raise
 
 
-def _hold(place: Path, held: contextlib.ExitStack) -> int:
-    """Lock a directory for as long as `held` lasts, and at most until this process ends; its descriptor.  Raises RefusedError."""
+def _lock(place: Path, held: contextlib.ExitStack) -> int:
+    """Lock a directory until `held` is closed, or the process ends; returns its descriptor.  Raises RefusedError."""
     descriptor = -1
     with contextlib.suppress(FileNotFoundError, BlockingIOError):
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         held.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is(descriptor, place):
+        if _is_same_directory(descriptor, place):
             return descriptor
     raise RefusedError(
         f"{place}: another run is at work there", advice="wait until it has ended, or name another directory"
     )
 
 
-def _is(descriptor: int, place: Path) -> bool:
-    """Whether the directory that is held still has this name."""
+def _is_same_directory(descriptor: int, place: Path) -> bool:
+    """Whether the open directory is the one at `place`."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(place))
     except FileNotFoundError:

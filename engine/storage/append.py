@@ -1,11 +1,12 @@
-"""Appending to a storage directory that no node serves: as a new session, in batches, each durable before the next begins.
+"""Appending to a storage directory that no node serves: in a new session, in batches, each durable before the next begins.
 
-Only the partition that is written is touched, and only once the first batch is known to be one: a refusal leaves every file as
-it was.  What a crash left in the partition is then mended, as a node does when it opens it, and told.
+Only the partition that is appended to is touched, and only after the first batch was checked, so a refused call changes no file.
+What a crash left in the partition is then mended, as when a node opens it, and reported.
 
-What is appended here becomes the partition's own history.  A replica that is behind its cluster (its last transaction is below
-its low-water mark) is refused: other replicas hold other transactions under the ids that would be given away.  So is one whose
-end was lost, and the loss accepted (`engine.storage.loss_ledger`).
+Two kinds of replicas are refused, because the ids that would be assigned may belong to other transactions elsewhere:
+
+- a replica that is behind its cluster: its last transaction is below its low-water mark;
+- a replica whose last transactions were lost, and the loss accepted (`engine.storage.loss_ledger`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class PendingRecord:
-    """A transaction to append.  `header` is a signed 32-bit integer; without a request id it gets one of the session's."""
+    """A transaction to append.
+
+    `header`: signed 32-bit integer.  `request_id`: None for one that the session makes (see `append_lines`).
+    """
 
     data: bytes
     header: int = 0
@@ -45,10 +49,11 @@ class PendingRecord:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What was appended; ids are None when there was nothing.  `bytes` counts what the records take on disk.
+    """Result of appending; the ids are None when nothing was appended.
 
-    `mended`: what had to be mended in the partition first; `undo_ids`: the entries of the quarantine that keep what this took
-    away; `taken_back`: interrupted repairs of the directory that were taken back before anything else.
+    `bytes`: size of the records on disk.  `mended`: findings of the partition that were mended first.  `undo_ids`: quarantine
+    entries that keep the bytes which mending removed.  `taken_back`: ids of interrupted repairs of the directory that were rolled
+    back before that.
     """
 
     partition: int
@@ -62,17 +67,19 @@ class AppendResult:
 
 
 class AppendSession:
-    """A new session on one partition of an open storage directory, and what was appended in it so far.
+    """A new session on one partition of an open storage directory.
 
-    The session is later than any that a node here has let in, which may not have set a mark: that one's server would go on in it
-    otherwise, and take what is appended for its own.  It begins with the first batch: what is in the partition by then counts as
-    acknowledged.  Until then nothing in the partition is changed.
+    Its session id is above every session that a node here has admitted (`engine.storage.fences`), also above one that has not yet
+    set a low-water mark.  With an id not above it, the server of that session would continue, and take the appended records for
+    its own.
+
+    The session starts with the first batch: the low-water marks are then set to the partition's last transaction, so that its
+    records count as acknowledged.  Before that nothing in the partition is changed.
     """
 
     def __init__(self, storage: StorageDirectory, partition: int) -> None:
-        """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError, RefusedError for a replica that is behind.
-
-        RefusedError as well where no session can follow the latest one, DamageError where that cannot be told.
+        """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError; RefusedError for a replica that is behind or
+        whose last transactions were lost, and when no session id is left; DamageError when the partition's fence is damaged.
         """
         found = storage.look(partition)
         if found.quarantined:
@@ -109,12 +116,12 @@ class AppendSession:
 
     @property
     def last_transaction_id(self) -> int | None:
-        """The last one appended, durable; None before the first."""
+        """The last transaction appended, which is durable; None when there is none."""
         return self._last if self.records else None
 
     @property
     def result(self) -> AppendResult:
-        """What was appended so far, and what was mended for it."""
+        """The result so far."""
         opened = self._partition
         return AppendResult(
             self._number,
@@ -128,7 +135,7 @@ class AppendSession:
         )
 
     def append(self, batch: Sequence[PendingRecord]) -> None:
-        """Append a batch, all of it or nothing; durable on return.  Raises InvalidRequestError, DiskError."""
+        """Append a batch, all or none of it; durable on return.  Raises InvalidRequestError, DiskError."""
         first = self._last + 1
         made = [self._record(first + place, self.records + place, item) for place, item in enumerate(batch)]
         if not made:
@@ -142,7 +149,7 @@ class AppendSession:
         self.bytes += sum(record.size for record in made)
 
     def _begin(self, first_batch: Sequence[Record]) -> Partition:
-        """Open the partition, mended, and start the session, once the first batch is known to be one."""
+        """Check the first batch, then open and mend the partition and start the session."""
         longest = self._storage.options.max_data_length
         batch_of_records(first_batch, self._last + 1, f"{self._path}: partition {self._number}", longest)
         self._partition = self._storage.partition(self._number)
@@ -171,7 +178,7 @@ def _quarantined(path: PurePath, partition: int, findings: Sequence[Finding]) ->
 
 
 def storage_to_append_to(path: Path, partition: int) -> Path:
-    """The storage directory that a path names: itself, or that of its partition's directory.
+    """The storage directory of a path, which is the storage directory itself or the directory of partition `partition`.
 
     Raises NotWaltzError, InvalidRequestError for the directory of another partition, DiskReadError.
     """
@@ -181,7 +188,7 @@ def storage_to_append_to(path: Path, partition: int) -> Path:
 
 
 def _check_losses(storage: StorageDirectory, partition: int, last: int, mark: int) -> None:
-    """Refuse to give ids away that others had: transactions behind the last one that were lost, and the loss accepted."""
+    """Raise RefusedError when accepted losses have ids behind the last transaction: they would be assigned a second time."""
     ledger = read_ledger(storage.path)
     if ledger.fault is not None:
         raise RefusedError(
@@ -209,14 +216,16 @@ def append_lines(
     expected_key: uuid.UUID | None = None,
     options: StorageOptions = StorageOptions(),  # noqa: B008  # frozen
 ) -> AppendResult:
-    """Append records to a partition of a storage directory that nobody else has open.  `path` is that, or the partition's.
+    """Append records to a partition of a storage directory that no other process has open.
 
-    `batch` is the number of records that are written and synced together; `on_durable` is called after each sync with the
-    last transaction id that is durable.  Default request ids: client 0, generation the low 32 bits of the session, the
-    partition, and the place in the input from 0.
+    `path`: the storage directory, or the partition's directory in it.  `batch`: number of records that are written and synced
+    together.  `on_durable`: called after each sync with the last transaction id that is durable.
 
-    When the input or a write fails, what `on_durable` told stays durable and the error is raised.  Raises NotWaltzError,
-    DirectoryLockedError, InvalidRequestError, DiskError, and as `AppendSession`.
+    Default request ids: client 0, generation the low 32 bits of the session, the partition, and as sequence the position in the
+    input, from 0.
+
+    When the input or a write fails, the error is raised, and the transactions reported to `on_durable` stay durable.  Raises
+    NotWaltzError, DirectoryLockedError, InvalidRequestError, DiskError, and as `AppendSession`.
     """
     if batch < 1:
         raise InvalidRequestError(f"a batch has at least one record, not {batch}")
@@ -233,7 +242,7 @@ def append_lines(
 
 
 def grouped(records: Iterable[PendingRecord], batch: int) -> Iterator[list[PendingRecord]]:
-    """Batches of up to `batch` records, ended early when they have `BATCH_BYTES`."""
+    """Batches of up to `batch` records; a batch ends early when its records take `BATCH_BYTES` or more on disk."""
     group: list[PendingRecord] = []
     size = 0
     for record in records:

@@ -1,10 +1,16 @@
-"""Whether a partition belongs to a storage directory: the one answer for all who ask.
+"""Whether a partition is assigned to a storage directory; the only place where this is decided.
 
-Released layout: the flag of the struct in force.  The documented layout has no flag: a partition belongs to the storage directory
-that has a directory for it.  But a session or a mark in its info proves that the partition was here.  If its directory is not,
-it was taken away on purpose, which leaves a mark of its own (``.waltzctl/unassigned/N`` while it is put aside,
-``.waltzctl/deleting/N`` until its deletion is finished, an info with initial values after that), or it is lost, and the partition
-still belongs here.
+Released layout: the flag *assigned* of the struct in force decides.  The documented layout has no flag:
+
+=====================  ================================================  ======================================
+partition's directory  session and marks in its info                     assigned
+=====================  ================================================  ======================================
+exists                 any                                               yes
+missing                initial values                                    no: never here, or deleted
+missing                others, and ``.waltzctl/unassigned/N`` exists     no: put aside
+missing                others, and ``.waltzctl/deleting/N`` exists       no: its deletion is not finished
+missing                others                                            yes: its directory is lost
+=====================  ================================================  ======================================
 """
 
 from __future__ import annotations
@@ -22,27 +28,27 @@ Place = TypeVar("Place", bound=PurePath)
 
 
 def retired_place(storage: Place, kind: str, number: int) -> Place:
-    """Where a partition is, or would be, that was taken away; `kind` is UNASSIGNED or DELETING."""
-    return storage / f"{disk.STATE_DIRECTORY}/{kind}/{number}"  # one path, not three: every look at a partition asks
+    """Directory of a partition that was taken away, whether or not it exists; `kind` is UNASSIGNED or DELETING."""
+    return storage / f"{disk.STATE_DIRECTORY}/{kind}/{number}"  # one path object, not three: called for every partition
 
 
 def put_aside_path(storage: Place, number: int) -> Place:
-    """Where a partition of the documented layout is while it is not assigned."""
+    """Directory of a partition of the documented layout while it is put aside."""
     return retired_place(storage, UNASSIGNED, number)
 
 
 def is_retired(storage: PurePath, number: int) -> bool:
-    """Whether a partition was taken away on purpose: it is put aside, or waits for its deletion."""
+    """Whether a partition is put aside, or its deletion is not finished."""
     return any(places.is_directory(retired_place(storage, kind, number)) for kind in (UNASSIGNED, DELETING))
 
 
 def assigned_here(
     storage: PurePath | None, control: ControlFile | None, partition: int, *, directory: bool
 ) -> bool | None:
-    """Whether a partition belongs to a storage directory; None where nothing tells.
+    """Whether a partition is assigned to a storage directory; None where that is unknown.
 
-    `directory`: whether there is a directory for it.  Nothing tells without a control file, for a partition that it does not
-    have, or when the struct that is lost may be the one that says so.
+    `directory`: whether the partition's directory exists.  Unknown: without a control file, for a partition that the control file
+    does not have, or when a damaged struct may be the one that decides.
     """
     if control is None or not 0 <= partition < len(control.partitions):
         return None
@@ -55,7 +61,7 @@ def assigned_here(
     if directory:
         return True
     if whole and (current is None or current.marks == _INITIAL):
-        return False  # also where it is put aside: nobody looks for that, twice for each of a million partitions
+        return False  # without a look whether it is put aside: that costs two system calls for each partition
     if storage is not None and is_retired(storage, partition):
         return False
     if current is not None and current.marks != _INITIAL:
@@ -64,9 +70,9 @@ def assigned_here(
 
 
 def is_hosted(storage: PurePath | None, control: ControlFile | None, partition: int, *, directory: bool) -> bool:
-    """The same as a yes or no, for those who have to act on it.
+    """`assigned_here` as a yes or no, for callers that have to act on it.
 
-    Where nothing tells for sure the struct in force decides, and where there is none whether there is a directory.
+    Where it is unknown, the struct in force decides; without one, whether the partition's directory exists.
     """
     assigned = assigned_here(storage, control, partition, directory=directory)
     if assigned is not None:

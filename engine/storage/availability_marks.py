@@ -1,13 +1,21 @@
 """Which partitions may be read and written: marks that an operator sets and that survive a restart.
 
-The released layout has one flag, *available*, for both; the documented layout has none.  What they cannot say stands in
-``.waltzctl/availability.json``, which is written whole::
+The released layout has one flag, *available*, for both; the documented layout has none.  The rest is in
+``.waltzctl/availability.json``, which is always replaced as a whole::
 
     {"version": 1, "partitions": {"3": {"readable": true, "writable": false}}}
 
-A partition that is not named there may be read and written.  In the released layout the flag decides: while it is set, both
-are allowed, whatever the file says; the file only tells which of the two is meant by a cleared one (without an entry: both
-are switched off).  So a change of the flag is the one durable step, also for a released node that opens the directory.
+===================  ==============================  =======================================
+flag *available*     entry in the file               reading and writing
+===================  ==============================  =======================================
+set                  any, or none                    both allowed
+cleared              an entry                        as the entry says
+cleared              none                            both forbidden
+(documented layout)  an entry                        as the entry says
+(documented layout)  none                            both allowed
+===================  ==============================  =======================================
+
+So in the released layout a change takes effect with the flag, also for a released node that opens the directory.
 """
 
 from __future__ import annotations
@@ -41,16 +49,16 @@ class Availability:
 
 
 OFF = Availability(False, False)
-"""What a cleared flag of the released layout says without an entry."""
+"""Meaning of a cleared flag of the released layout without an entry in the file."""
 
 
 def availability_path(storage: PurePath) -> PurePath:
-    """Where the marks of a storage directory are, or would be."""
+    """Path of the marks file of a storage directory, whether or not it exists."""
     return storage / disk.STATE_DIRECTORY / AVAILABILITY_FILE_NAME
 
 
 def load_marks(storage: PurePath) -> dict[int, Availability]:
-    """The marks that stand in the file; empty when there is no file.  Raises DamageError, DiskReadError."""
+    """The marks in the file, by partition; empty when there is no file.  Raises DamageError, DiskReadError."""
     path = availability_path(storage)
     try:
         raw = places.read_range(path, 0, _LIMIT)
@@ -78,14 +86,14 @@ def _decode(document: object) -> dict[int, Availability]:
 
 
 def save_marks(storage: PurePath, marks: Mapping[int, Availability]) -> None:
-    """Write the file whole, durably; only what differs from readable and writable is kept.  Raises DiskWriteError."""
+    """Replace the file, durably; entries that allow both are left out.  Raises DiskWriteError."""
     disk.write_whole(availability_path(storage), encode_marks(marks))
 
 
 def forget_availability(storage: PurePath, partition: int) -> None:
     """Drop the mark of a partition whose files are deleted, durably.  Raises DiskError.
 
-    A file that cannot be understood stays as it is: whoever asks for a mark is told.
+    A damaged file stays as it is: reading a mark reports the damage.
     """
     try:
         marks = load_marks(storage)

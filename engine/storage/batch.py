@@ -1,9 +1,11 @@
-"""What is appended at once: records as they will stand on disk, and how they are parted into writes.
+"""Batches of encoded records, and their division into parts that are written and synced one after another.
 
-A batch is written in one piece and synced once, unless a segment ends or a checkpoint is reached inside it.  A segment is closed
-by the first record that comes when it is already larger than the threshold (release 0.13.2), so it exceeds the threshold by one
-record at most.  A part also ends at a checkpoint: data and index up to k*1000 - 1 are durable before anything of k*1000 is
-written, so that finding this record proves the checkpoint.
+A batch is one part, unless one of two boundaries lies inside it:
+
+- *End of a segment*: the first record that comes when the segment is already larger than the threshold starts a new segment
+  (as in release 0.13.2), so a segment exceeds the threshold by at most one record.
+- *Checkpoint*: data and index up to transaction k*1000 - 1 are durable before transaction k*1000 is written, so that finding
+  record k*1000 proves the checkpoint.
 """
 
 from __future__ import annotations
@@ -36,14 +38,15 @@ class Batch(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """Number of records."""
         return len(self.offsets) - 1
 
 
 def batch_of_blocks(blocks: Sequence[EncodedBlock], following: int, place: str) -> Batch:
-    """Blocks that follow one another from the transaction `following` on.
+    """A batch of blocks with consecutive records, the first of which must be `following`.  The records' bytes are trusted.
 
-    Raises OutOfOrderError, and ValueError for a block that does not agree with itself; the records' bytes are trusted.
+    `place`: the text with which error messages begin.  Raises OutOfOrderError, and ValueError for a block whose size or number of
+    records differs from its offsets.
     """
     if len(blocks) == 1:
         (only,) = blocks
@@ -74,9 +77,10 @@ def _agrees(block: EncodedBlock) -> bool:
 
 
 def batch_of_records(records: Sequence[Record], following: int, place: str, max_data_length: int) -> Batch:
-    """Records from the transaction `following` on, both checksums of each compared.
+    """A batch of consecutive records, the first of which must be `following`; both checksums of each record are compared.
 
-    Raises OutOfOrderError, InvalidRequestError for data that is too long or a field that does not fit, ChecksumMismatchError.
+    `place`: the text with which error messages begin.  Raises OutOfOrderError, InvalidRequestError for data that is too long or a
+    field that does not fit, ChecksumMismatchError.
     """
     encoded = [_encoded(record, following + number, place, max_data_length) for number, record in enumerate(records)]
     offsets = np.zeros(len(encoded) + 1, np.int64)
@@ -109,7 +113,7 @@ def _encoded(record: Record, expected: int, place: str, max_data_length: int) ->
 
 
 def only_part(batch: Batch, segment_size: int, threshold: int) -> BatchPart | None:
-    """The whole batch as one part that reaches no checkpoint; None when it is not that (`parts_of`)."""
+    """The whole batch as one part; None when it reaches a checkpoint or the end of the segment (then see `parts_of`)."""
     left = CHECKPOINT_INTERVAL - batch.first_transaction_id % CHECKPOINT_INTERVAL
     if 0 < batch.records < left and segment_size + int(batch.offsets[-1]) <= threshold:
         return BatchPart(batch.pieces, batch.offsets)
@@ -117,12 +121,12 @@ def only_part(batch: Batch, segment_size: int, threshold: int) -> BatchPart | No
 
 
 def parts_of(batch: Batch, segment_size: int, threshold: int) -> Iterator[BatchPart | None]:
-    """The parts that are written and synced one after another, and None where a new segment begins.
+    """The parts of a batch, each to be written and synced before the next; None stands where a new segment begins.
 
     `segment_size`: bytes of the segment at the beginning, header included; `threshold`: as in `StorageOptions`.
     """
     only = only_part(batch, segment_size, threshold)
-    if only is not None:  # as nearly every batch
+    if only is not None:  # the common case
         yield only
         return
     offsets, count = batch.offsets, batch.records

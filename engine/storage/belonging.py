@@ -1,15 +1,15 @@
-"""Whose records stand behind a header that is right: what the request ids say.
+"""Whether a segment with the right header holds another partition's records, by their request ids.
 
-A header tells whose file it is; when it was written over, or a body was copied behind it, only the records themselves tell.
-Every record carries the request id that its client gave it, and a request id has the partition in it.  Released clients, servers
-and `append` write the partition's own number there.  A program may write anything, so request ids alone prove nothing.  The
-records of a segment are another partition's where all of them name that one, and a witness confirms it:
+The header names the partition of a segment.  When the header was overwritten, or another file's records were copied behind it,
+only the records tell.  The request id that the client gives each record contains a partition number; released clients, servers
+and `append` write the partition's own number there.  A program may write any number, so request ids alone prove nothing.  The
+records of a segment are taken for another partition's when all of them name that one, and one of these *witnesses* confirms it:
 
-- the *segments beside it*: more of them name this partition than name another one;
-- the *other partition's directory*, where the same record stands under the same id;
-- the segment's own *index*, whose entries are not where these records begin.
+- the *neighbouring segments*: more of them name this partition than another one;
+- the *other partition's directory*: it has the same record under the same transaction id;
+- the segment's own *index*: its entries do not point to where these records begin.
 
-Verify and the opening of a partition ask here of every segment, and whoever repairs before it touches one.
+Verify and the opening of a partition check every segment; a repair checks each segment before it changes it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import ENTRY_SIZE, FORMAT_VERSION, HEADER_SIZE, INDEX_ENTRY, entry_position
 
 _SAMPLE = 4
-"""Records at the beginning of a segment that are looked at first."""
+"""Records at the beginning of a segment that are read first."""
 _MAX_SAMPLED = 1 << 20
-"""Bytes of data that a record may have to be one of them."""
+"""Most bytes of data of a record that is sampled."""
 _CONFIRMED = 16 << 20
-"""Bytes at the beginning of a segment in which every record has to say the same."""
+"""Bytes at the beginning of a segment in which every record has to name the same partition."""
 NEIGHBOURS = 8
-"""Segments beside it whose first request id is read."""
+"""Most neighbouring segments whose first request id is read."""
 
 
 def stranger(
@@ -47,10 +47,10 @@ def stranger(
     cluster_key: uuid.UUID | None,
     segments: Sequence[SegmentView] = (),
 ) -> str | None:
-    """Why a segment's records are another partition's, in words; None where nothing says so.
+    """Why a segment's records are taken for another partition's, in words; None when they are not.
 
-    `source`: the bytes of its data file.  `segments`: those of the partition; where none are given its directory is looked at,
-    but only once the records look strange.  Raises DiskReadError for the segment's own files.
+    `source`: the bytes of the segment's data file.  `segments`: the segments of the partition; when none are given, its directory
+    is listed, but only once the sampled records name another partition.  Raises DiskReadError for the segment's own files.
     """
     head = list(_head(source, partition))
     other = _other(head, partition)
@@ -67,16 +67,15 @@ def stranger(
         witnesses.append(f"transaction {head[0].transaction_id} of that partition is the same record")
     if _not_indexed(segment, partition, head):
         witnesses.append("the entries of its index are not where these records begin")
-    alone = (
-        own > strange and len(witnesses) == 1
-    )  # a program may have changed what it writes: then some records say otherwise
+    # the neighbours alone: a program may have changed what it writes, and then later records differ
+    alone = own > strange and len(witnesses) == 1
     if not witnesses or (alone and not _all_name(source, head[0].transaction_id, other)):
         return None
     return f"the request ids of its records name partition {other}, and {' and '.join(witnesses)}"
 
 
 def named_instead(source: ByteSource, partition: int) -> int | None:
-    """The partition that all request ids of a data file name, where it is another one; it proves nothing alone.
+    """The other partition that all request ids of a data file name; None when there is none.  It proves nothing by itself.
 
     Raises DiskReadError.
     """
@@ -86,6 +85,7 @@ def named_instead(source: ByteSource, partition: int) -> int | None:
 
 
 def _other(head: Sequence[RecordView], partition: int) -> int | None:
+    """The other partition that every record of `head` names; None when there is none."""
     named = {_named(one) for one in head}
     other = named.pop() if len(named) == 1 else partition
     return other if other != partition and other >= 0 else None
@@ -94,9 +94,9 @@ def _other(head: Sequence[RecordView], partition: int) -> int | None:
 def beside(
     segments: Sequence[SegmentView], first: int, partition: int, cluster_key: uuid.UUID | None
 ) -> tuple[int, int]:
-    """How many of the segments beside that of `first` name the partition in their first request id, and how many another one.
+    """How many segments beside the one with first id `first` name the partition in their first request id, and how many do not.
 
-    Segments whose own header is wrong do not count.  Raises nothing: what cannot be read says nothing.
+    Segments with a wrong header, and segments that cannot be read, are left out.
     """
     own = strange = 0
     near = sorted(segments, key=lambda one: abs(one.first_transaction_id - first))
@@ -124,7 +124,7 @@ def _first(segment: SegmentView, partition: int, cluster_key: uuid.UUID | None) 
 
 
 def _head(source: ByteSource, partition: int) -> Iterator[RecordView]:
-    """A few first records; no more once one names the partition."""
+    """The first records of a segment, up to `_SAMPLE`; ends early at one that names the partition."""
     offset = HEADER_SIZE
     for _ in range(_SAMPLE):
         found = _record(source, offset)
@@ -142,11 +142,12 @@ def _record(source: ByteSource, offset: int, number: int | None = None) -> Recor
 
 
 def _named(record: RecordView) -> int:
+    """The partition in a record's request id."""
     return RequestId.from_words(record.request_id_high, record.request_id_low).partition
 
 
 def _all_name(source: ByteSource, first: int, other: int) -> bool:
-    """Whether every intact record in the first megabytes names the other partition."""
+    """Whether every intact record in the first `_CONFIRMED` bytes names the other partition."""
     stop = min(source.size(), _CONFIRMED)
     for item in scan_records(source, first_transaction_id=first, stop=stop, max_record=_CONFIRMED):
         if not isinstance(item, Damage) and np.any(item.request_id_low >> 32 != other):
@@ -162,7 +163,7 @@ def _segments(directory: PurePath, partition: int) -> tuple[SegmentView, ...]:
 
 
 def _stands_in(directory: PurePath, partition: int, record: RecordView) -> bool:
-    """Whether the very record stands in another partition's directory, under its id."""
+    """Whether another partition's directory has the same record under the same transaction id."""
     number = record.transaction_id
     holding = [one for one in _segments(directory, partition) if one.first_transaction_id <= number and one.data]
     if not holding:
@@ -181,9 +182,10 @@ def _stands_in(directory: PurePath, partition: int, record: RecordView) -> bool:
 
 
 def _not_indexed(segment: SegmentView, partition: int, head: Sequence[RecordView]) -> bool:
-    """Whether the index is that of other records: its header is right, its entries rise, and most of these are somewhere else.
+    """Whether the index belongs to other records: its header is right, its entries rise, and most of them point elsewhere.
 
-    The first entry says nothing, as every index begins alike; and what does not rise is a damaged index, no other one.
+    The first entry is not compared, because it is the same in every index.  An index whose entries do not rise is damaged, and
+    no witness.
     """
     try:
         header = read_segment_header(segment.index)
@@ -203,7 +205,7 @@ def _not_indexed(segment: SegmentView, partition: int, head: Sequence[RecordView
 
 
 def _entries(segment: SegmentView, number: int, count: int) -> list[int]:
-    """Entries of a segment's index from the transaction `number` on; fewer where it ends, none where there is no index."""
+    """Up to `count` index entries of a segment from transaction `number` on; none where there is no index."""
     if segment.index is None:
         return []
     with open_source(segment.index_path) as source:

@@ -1,18 +1,29 @@
-"""The commit journal: appends of many partitions are durable with one flush, and their segments are flushed behind it.
+"""The commit journal: one flush makes appends to many partitions durable; their segments are flushed later, in the background.
 
-Layout: `formats.journal_file`.  Where it is and whether it is in force: `engine.storage.journal_state`.  Appends are written to
-their segments as ever; only who makes them durable differs.
+File layout: `formats.journal_file`.  Where the file is and whether it is in force: `engine.storage.journal_state`.  Appends are
+written to their segments with and without a journal; the journal only replaces the flush of every segment by one of its own.
 
-Two entries at most are under way at the same time, each with a descriptor of its own: a failed write is told once to every
-descriptor, so neither can take the other's failure for its own success.
+*Terms.*  An *entry* holds the bytes of one commit, or names a partition that is *forgotten*: what earlier entries say of it is
+void.  The file has two *areas* of equal size, which are filled in turn.  An area gets a new *epoch* in its header each time it is
+started again.
 
-Nobody holds the lock while the journal's device is waited for.  An entry has its place before it is written, so one behind it
-may be in the file earlier, and would not count as long as the one in front is missing.  Hence an entry is flushed only when all
-in front of it in its area are written: that makes them durable as well, and a reader comes to whatever is acknowledged.
+*Concurrency.*  At most `AT_A_TIME` entries are being written at once, each through its own descriptor: Linux reports a failed
+write-back once to each open descriptor, so no entry can take another's failure for its own success.  The lock is released during
+every write and flush of the journal.
 
-Areas: while one is filled, the segments that the other one speaks of are made durable by a thread.  When that is not done in
-time, appends are not journaled: whoever asks flushes the segments, as without a journal.  So is it when the journal cannot be
-written any more; what it held until then is made durable in the segments, and the mark goes.
+*Order.*  An entry gets its offset before it is written, so a later entry may reach the file before an earlier one; recovery stops
+at the first missing entry.  Hence an entry is flushed only when every earlier entry of its area has been written: its flush makes
+them durable too, and recovery reaches every acknowledged entry.
+
+*Areas.*  While one area is filled, a thread makes the segments named in the other area durable.
+
+==============================  ====================================================================================
+condition                       what happens
+==============================  ====================================================================================
+neither area has room           `commit` returns False: the caller flushes the segments itself
+the journal cannot be written   the same, for every later commit; the thread makes every segment durable, then clears
+(`fault` is set)                the control file's mark and removes the journal
+==============================  ====================================================================================
 """
 
 from __future__ import annotations
@@ -48,14 +59,15 @@ from waltzctl.formats.journal_file import (
 AREA_SIZE = 32 << 20
 """Bytes of one of the two areas."""
 MOST_IN_ENTRY = 1 << 20
-"""Bytes of records that are journaled at once; more are flushed where they belong, which costs less than to write them twice."""
+"""Most bytes of records in one entry.  A larger commit flushes its segments, which costs less than writing the bytes twice."""
 RESERVE = 64 * BLOCK
-"""Bytes at the end of an area that appends leave alone, so that the journal can forget at any time."""
+"""Bytes at the end of an area that `commit` does not use: they are kept for the entries of `forget`."""
 AT_A_TIME = 2
-"""Entries that are under way at the same time."""
-_PATIENCE = 10.0
-"""Seconds that forgetting waits for room in the other area, and as many for entries in front of it that are being written."""
+"""Most entries that are being written at the same time."""
+_FORGET_TIMEOUT = 10.0
+"""Seconds that `forget` waits for room in an area, and again as many for earlier entries that are still being written."""
 _ZEROS = 1 << 20
+"""Bytes per write while a new journal file is filled with zeros."""
 
 
 def _close(files: Iterable[disk.WritableFile]) -> None:
@@ -64,11 +76,15 @@ def _close(files: Iterable[disk.WritableFile]) -> None:
 
 
 class _Area:
-    """One area of a journal that is being written.
+    """One of the two areas of the journal file.
 
-    `unflushed`: the segments that its entries speak of and that are not durable yet, with their partitions.  `partitions`:
-    those that it has not forgotten.  `epoch`: that of its header, another one each time that it is begun anew.  `writing`: the
-    sequences of entries that have a place and are not written yet.
+    ==============  ==================================================================================================
+    `start`         byte offset of the area in the journal file
+    `epoch`         epoch in the area's header; raised each time the area is started again
+    `unflushed`     data files named by the area's entries that are not yet durable themselves, with their partitions
+    `partitions`    partitions that have entries in the area and were not forgotten
+    `writing`       sequence numbers of entries that have an offset and are not written yet
+    ==============  ==================================================================================================
     """
 
     def __init__(self, start: int, epoch: int) -> None:
@@ -78,18 +94,18 @@ class _Area:
         self.writing: set[int] = set()
 
     @property
-    def first_writing(self) -> float:
-        """The first of those sequences; above each when there is none."""
+    def first_unwritten(self) -> float:
+        """Lowest sequence number in `writing`; infinity when it is empty."""
         return min(self.writing, default=math.inf)
 
 
 @dataclass(slots=True)
 class _Segment:
-    """A segment of which the journal holds what may not be durable in it.
+    """A segment some of whose records may be durable in the journal only.
 
-    `file`: a descriptor that was opened before anybody believed that.  A failed write is told once to every descriptor that is
-    open then and to none that is opened later, and what failed then counts as written; a new one would succeed with the records
-    lost.
+    `file`: a descriptor that was opened before the first of these records was acknowledged.  Linux reports a failed write-back
+    once to each descriptor that is open at that time, and to none that is opened later, and then marks the pages clean: a sync
+    through a new descriptor would succeed although the records are lost.
     """
 
     partition: int
@@ -99,7 +115,8 @@ class _Segment:
 class CommitJournal:
     """The journal of an open storage directory.  Made by `create`.  Thread-safe.
 
-    Whoever commits or forgets for a partition holds that partition's lock; the journal's own lock comes behind it.
+    Lock order: a caller of `commit`, `forget` or `write_back` holds the partition's lock; the journal's own lock (`_changed`)
+    is taken after it.
     """
 
     def __init__(
@@ -115,18 +132,21 @@ class CommitJournal:
         self.state = state
         self._storage, self._control, self._log = storage, control, log
         self._owner = owner_of(storage)
-        self._files, self._unused = tuple(files), list(files)
+        self._files, self._free_files = tuple(files), list(files)  # descriptors of the journal; those not in use
         self._area_size = area_size
         self._areas = [_Area(0, 1), _Area(area_size, 0)]
-        self._current = 0
+        self._current = 0  # index of the area that is being filled
+        # in the current area: next sequence number, number below which every entry is durable, offset of the next entry
         self._sequence, self._durable, self._position = 0, 0, BLOCK
         self._fault: DiskError | None = None
-        self._retired = self._closed = self._beginning = False
-        self._changed = threading.Condition()
-        self._to_flush: _Area | None = None
+        self._retired = self._closed = self._switching_area = False
+        self._changed = threading.Condition()  # its lock guards everything here
+        self._full_area: _Area | None = None  # the area whose segments the thread has to flush
         self._segments: dict[PurePath, _Segment] = {}
-        self._doubtful: set[int] = set()
-        self._unwanted: list[disk.WritableFile] = []
+        self._sync_failed: set[int] = set()  # partitions of which a segment's sync failed
+        self._files_to_close: list[
+            disk.WritableFile
+        ] = []  # of forgotten segments; only the thread that syncs them closes them
         self._thread = threading.Thread(target=self._work, name="commit-journal", daemon=True)
 
     @classmethod
@@ -140,13 +160,13 @@ class CommitJournal:
         area_size: int = AREA_SIZE,
         threaded: bool = True,
     ) -> CommitJournal:
-        """Make a journal for a directory that this process holds, and mark the directory.
+        """Make a journal for a directory whose lock this process holds, and mark the directory.
 
-        A relative path is one from the working directory, and kept as an absolute one: the next start may be elsewhere.
-        Without a thread of its own whoever uses it calls `work`.
+        `path` may be relative to the working directory; it is stored as an absolute path, because the next process may be started
+        elsewhere.  `threaded` False: there is no background thread, and the caller calls `work` instead.
 
-        What an earlier journal of this directory left at `path` is replaced.  Raises RefusedError for anything else that stands
-        there, and while an earlier journal is still wanted; DiskWriteError.
+        A file that an earlier journal of this directory left at `path` is replaced.  Raises RefusedError for any other file at
+        `path`, and while an earlier journal still holds records that are not in their segments; DiskWriteError.
         """
         if area_size < 4 * RESERVE or area_size % BLOCK:
             raise ValueError(f"an area of {area_size} bytes")
@@ -156,14 +176,14 @@ class CommitJournal:
                 advice=f"bring back what the findings name, and run without --journal until then; {GIVING_UP}",
             )
         owner, path = owner_of(storage), path.absolute()
-        if ".." in path.parts:  # through the storage directory, perhaps, and not in it
+        if ".." in path.parts:  # the path may begin with the storage directory and yet lead out of it
             path = path.parent.resolve() / path.name
-        _clear(path, owner)
+        _remove_earlier_journal(path, owner)
         state = JournalState(path, uuid.uuid4())
         files: list[disk.WritableFile] = []
         try:
-            with disk.replacing(path) as file:  # a part of one, under its name, a later start would refuse to replace
-                for start in range(0, AREAS * area_size, _ZEROS):  # what is there is flushed faster than new bytes
+            with disk.replacing(path) as file:  # a later start would refuse to replace a half-written journal
+                for start in range(0, AREAS * area_size, _ZEROS):  # allocated blocks are flushed faster than new ones
                     file.write_at(start, bytes(min(_ZEROS, AREAS * area_size - start)))
                 for start, epoch in (0, 1), (area_size, 0):
                     head = AreaHeader(state.journal_id, owner, area_size, epoch)
@@ -176,7 +196,7 @@ class CommitJournal:
             raise
         try:
             control.set_journaled(True)
-        except BaseException:  # the mark may be there all the same, and then the journal has to be
+        except BaseException:  # the mark may be on the disk all the same, so the journal file has to stay
             _close(files)
             raise
         journal = cls(storage, control, state, files, area_size=area_size, log=log)
@@ -186,7 +206,7 @@ class CommitJournal:
 
     @property
     def path(self) -> Path:
-        """Where it stands."""
+        """Absolute path of the journal file."""
         return self.state.path
 
     @property
@@ -195,15 +215,15 @@ class CommitJournal:
         return self._fault
 
     def commit(self, writes: Sequence[WriteTo]) -> bool:
-        """Make bytes durable that stand in their segments already.  False: they are not; whoever asks flushes the segments.
+        """Make bytes durable that were already written to their segments.
 
-        So he does after a MemoryError.
+        False: they are not durable, and the caller has to flush the segments; likewise after a MemoryError.
         """
         size = sum(len(piece) for write in writes for piece in write.pieces)
         if size > MOST_IN_ENTRY or self._fault is not None:
             return False
         with self._changed:
-            self._changed.wait_for(lambda: self._unused and not self._beginning)
+            self._changed.wait_for(lambda: self._free_files and not self._switching_area)
             if self._fault is not None or self._retired or not self._make_room(padded(entry_size(writes)) + RESERVE):
                 return False
             segments = {segment_path(self._storage, write): write.partition for write in writes}
@@ -212,64 +232,67 @@ class CommitJournal:
             except (DiskError, FileNotFoundError):
                 return False
             area = self._areas[self._current]
-            area.unflushed.update(segments)  # before it is tried: what failed may stand there all the same
+            area.unflushed.update(segments)  # before the write: a failed write may reach the journal all the same
             area.partitions.update(segments.values())
             try:
-                self._put(writes)
+                self._write_entry(writes)
             except DiskWriteError:
                 return False
             return self._fault is None
 
     def forget(self, partition: int) -> None:
-        """Nothing that was journaled of a partition holds any more; durable on return.
+        """Declare every journaled write of a partition void, so that recovery does not repeat it; durable on return.
 
-        The caller has made the partition's segments durable.  Raises DiskWriteError.
+        The caller has made the partition's segments durable before.  Raises DiskWriteError.
         """
         with self._changed:
-            if self._retired or self._closed or not self._holds(partition):  # closed: nothing is changed any more
+            if self._retired or self._closed or not self._has_entries_of(partition):
                 return
             self._changed.wait_for(
                 lambda: (
                     self._fault is not None
-                    or (self._unused and not self._beginning and (self._has_room(BLOCK) or self._other_is_free))
+                    or (
+                        self._free_files and not self._switching_area and (self._has_room(BLOCK) or self._other_is_free)
+                    )
                 ),
-                _PATIENCE,
+                _FORGET_TIMEOUT,
             )
-            if self._fault is None and (not self._unused or self._beginning or not self._make_room(BLOCK)):
-                raise self._refusal(self._fault or "neither area has room, or the device does not answer")
+            if self._fault is None and (not self._free_files or self._switching_area or not self._make_room(BLOCK)):
+                raise self._forget_error(self._fault or "neither area has room, or the device does not answer")
             if self._fault is not None:
-                raise self._refusal(self._fault)
-            self._put(forgotten=[partition], patience=_PATIENCE)
-            self._doubtful.discard(partition)
+                raise self._forget_error(self._fault)
+            self._write_entry(forgotten=[partition], timeout=_FORGET_TIMEOUT)
+            self._sync_failed.discard(partition)
             for area in self._areas:
                 area.partitions.discard(partition)
                 area.unflushed = {path: number for path, number in area.unflushed.items() if number != partition}
             for path in [path for path, segment in self._segments.items() if segment.partition == partition]:
-                self._unwanted.append(self._segments.pop(path).file)  # whoever syncs it is who closes it
+                self._files_to_close.append(self._segments.pop(path).file)  # the thread may be syncing it
             self._changed.notify_all()
 
     def doubts(self, partition: int) -> bool:
-        """Whether a flush of the partition's segments failed, of which its own descriptors will be told as well.
+        """Whether a background flush of the partition's segments failed; the partition's own descriptors will report it too.
 
-        What the journal holds is written anew, then and whenever more is journaled, until `write_back` is called.
+        From then on the journal rewrites the partition's journaled bytes into the segments instead of flushing them, until
+        `write_back` is called.
         """
-        return partition in self._doubtful
+        return partition in self._sync_failed
 
     def write_back(self, partition: int) -> None:
-        """Write what the journal holds of a partition where it belongs, again and durably.  Raises DamageError, DiskError.
+        """Write the journaled bytes of a partition into its segments again, durably.  Raises DamageError, DiskError.
 
-        For one whose segments could not be made durable: nobody knows what the disk has of them.  The caller sees to it that
-        nothing is under way that was written before and is neither acknowledged nor journaled.
+        For a partition whose segments could not be made durable: the disk's contents are unknown then.  The caller makes sure
+        that no append of the partition is in progress that is neither acknowledged nor journaled.
         """
         with self._changed:
-            if self._holds(partition) and not self._retired:
-                self._write_anew(partition)
-            self._doubtful.discard(partition)
+            if self._has_entries_of(partition) and not self._retired:
+                self._rewrite_segments(partition)
+            self._sync_failed.discard(partition)
 
     def close(self) -> None:
-        """Make every segment durable, take the mark away and let go of the file; a second call does nothing.
+        """Make every segment durable, clear the control file's mark, and close the file; a second call does nothing.
 
-        Raises DamageError, DiskError; the mark stays then, and the next opening puts the directory right.
+        Raises DamageError, DiskError; the mark then stays, and the next opening recovers from the journal.
         """
         with self._changed:
             if self._closed:
@@ -279,21 +302,21 @@ class CommitJournal:
         if self._thread.is_alive():
             self._thread.join()
         with self._changed:
-            self._changed.wait_for(lambda: len(self._unused) == len(self._files))  # nobody writes to what is closed
+            self._changed.wait_for(lambda: len(self._free_files) == len(self._files))  # no write is in progress
             try:
                 self._retire()
             except (DamageError, DiskError) as error:
                 self._fault = self._fault or _as_disk_error(self.state.path, error)
-                self._doubtful.clear()  # nothing is written back now: their own descriptors tell
+                self._sync_failed.clear()  # no write-back follows: the partitions' own descriptors report it
                 raise
             finally:
                 _close(self._files)
                 _close(segment.file for segment in self._segments.values())
-                _close(self._unwanted)
+                _close(self._files_to_close)
 
-    # --- behind; the lock is held ------------------------------------------------------------------------------------
+    # --- internals; the lock is held ---------------------------------------------------------------------------------
 
-    def _holds(self, partition: int) -> bool:
+    def _has_entries_of(self, partition: int) -> bool:
         return any(partition in area.partitions for area in self._areas)
 
     @property
@@ -308,7 +331,7 @@ class CommitJournal:
     def _other_is_free(self) -> bool:
         return not self._other.unflushed and not self._other.writing
 
-    def _refusal(self, why: object) -> DiskWriteError:
+    def _forget_error(self, why: object) -> DiskWriteError:
         return DiskWriteError(self.state.path, None, OSError(errno.EIO, str(why)), doing="forget a partition in")
 
     def _open_segments(self, segments: Mapping[PurePath, int]) -> None:
@@ -317,8 +340,11 @@ class CommitJournal:
                 self._segments[path] = _Segment(partition, disk.WritableFile.open(path))
 
     @contextlib.contextmanager
-    def _at_the_disk(self) -> Iterator[None]:
-        """Without the lock.  Whatever goes wrong, nothing is journaled any more: behind an entry that is missing none counts."""
+    def _lock_released(self) -> Iterator[None]:
+        """Release the lock for a write or a flush of the journal.
+
+        Any failure ends journaling: recovery stops at a missing entry, so no later entry would count.
+        """
         self._changed.release()
         failed: BaseException | None = None
         try:
@@ -329,86 +355,87 @@ class CommitJournal:
         finally:
             self._changed.acquire()
             if failed is not None:
-                self._give_up(_as_disk_error(self.state.path, failed))
+                self._stop_journaling(_as_disk_error(self.state.path, failed))
 
-    def _put(
-        self, writes: Sequence[WriteTo] = (), forgotten: Sequence[int] = (), *, patience: float | None = None
+    def _write_entry(
+        self, writes: Sequence[WriteTo] = (), forgotten: Sequence[int] = (), *, timeout: float | None = None
     ) -> None:
-        """Write an entry and make it durable; others may be written meanwhile.
+        """Write an entry and make it durable; other threads may write entries meanwhile.
 
-        Raises DiskWriteError, also when entries in front of it are not written within `patience` seconds; it may count then.
+        Raises DiskWriteError, also when earlier entries are not written within `timeout` seconds; recovery may find the entry
+        all the same.
         """
         area, epoch, sequence = self._areas[self._current], self._epoch, self._sequence
         raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)
         start, behind, following = area.start + self._position, self._position + len(raw), sequence + 1
         area.writing.add(sequence)
-        # not before there was memory for all that: from here on file and place are given back, or nothing is journaled any more
-        file = self._unused.pop()
+        # All memory is allocated above this line.  From here on, descriptor and offset are given back, or journaling ends.
+        file = self._free_files.pop()
         self._position, self._sequence = behind, following
         try:
             try:
-                with self._at_the_disk():
+                with self._lock_released():
                     file.write_at(start, raw)
             finally:
                 area.writing.remove(sequence)
                 self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self._fault is not None or sequence < area.first_writing, patience):
-                raise self._refusal("an entry in front of its own is still being written")
+            if not self._changed.wait_for(lambda: self._fault is not None or sequence < area.first_unwritten, timeout):
+                raise self._forget_error("an entry in front of its own is still being written")
             if self._fault is not None:
-                raise self._refusal(self._fault)
-            with self._at_the_disk():
+                raise self._forget_error(self._fault)
+            with self._lock_released():
                 file.sync()
             if epoch == self._epoch:
                 self._durable = max(self._durable, sequence + 1)
         finally:
-            self._unused.append(file)
+            self._free_files.append(file)
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:
         return self._area_size - self._position >= size
 
     def _make_room(self, size: int) -> bool:
-        """Whether the current area has so many bytes left; when it has not, the other one is begun if it is free."""
+        """Whether the current area has `size` bytes left, or the other area was free and could be started."""
         if self._has_room(size):
             return True
         if not self._other_is_free or size > self._area_size - BLOCK:
             return False
         full, begun = self._areas[self._current], self._other
         head = AreaHeader(self.state.journal_id, self._owner, self._area_size, self._epoch + 1, self._durable)
-        file, self._beginning = self._unused.pop(), True  # whoever asks for room waited for one
-        try:  # before an entry of the epoch before is written over: one that is torn would be missed under the old header
-            with self._at_the_disk():
+        file, self._switching_area = self._free_files.pop(), True  # the caller has waited until one is free
+        try:  # durable before an entry of the old epoch is overwritten: under the old header that entry would be missing
+            with self._lock_released():
                 file.write_at(begun.start + header_offset(head.epoch), encode_area_header(head))
                 file.sync()
         except DiskWriteError:
             return False
         finally:
-            self._unused.append(file)
-            self._beginning = False
+            self._free_files.append(file)
+            self._switching_area = False
             self._changed.notify_all()
-        if self._fault is not None or self._retired:  # meanwhile
+        if self._fault is not None or self._retired:  # set by another thread meanwhile
             return False
         self._current = 1 - self._current
         self._sequence, self._durable, self._position = 0, 0, BLOCK
         begun.epoch, begun.partitions = head.epoch, set()
-        self._to_flush = full
+        self._full_area = full
         return True
 
-    def _write_anew(self, partition: int) -> None:
-        """Write what the journal holds of a partition where it belongs, durably.  Raises DamageError, DiskError."""
+    def _rewrite_segments(self, partition: int) -> None:
+        """Write the journaled bytes of a partition into its segments, durably.  Raises DamageError, DiskError."""
         areas = [self._files[0].read_at(area.start, self._area_size) for area in self._areas]
         write_back(self._storage, in_force(self.state, areas).get(partition, []), self._control.cluster_key)
 
-    def _give_up(self, error: DiskError) -> None:
-        """Journal nothing any more; the thread makes everything durable where it belongs."""
-        if self._fault is not None:  # the other entry that was under way failed as well
+    def _stop_journaling(self, error: DiskError) -> None:
+        """End journaling; the thread then makes every segment durable."""
+        if self._fault is not None:  # another entry that was being written failed too
             return
         self._fault = error
         self._log.error("%s: appends are not journaled any more: %s", self.state.path, error)
         self._changed.notify_all()
 
     def _retire(self) -> None:
-        """Make every segment durable, and take the mark away."""
+        """Make every segment durable, clear the control file's mark, and remove state file and journal."""
         if self._retired:
             return
         for area in self._areas:
@@ -421,14 +448,14 @@ class CommitJournal:
         remove_file(self.state.path)
 
     def _flush(self, path: PurePath, partition: int) -> None:
-        """Make a segment durable; where that fails, or once did, what the journal holds of it is written anew."""
-        if partition not in self._doubtful:
+        """Make a segment durable; where its sync fails, or failed before, rewrite its partition's journaled bytes."""
+        if partition not in self._sync_failed:
             try:
                 self._segments[path].file.sync()
             except DiskError:
-                self._doubtful.add(partition)
-        if partition in self._doubtful:
-            self._write_anew(partition)
+                self._sync_failed.add(partition)
+        if partition in self._sync_failed:
+            self._rewrite_segments(partition)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -442,11 +469,12 @@ class CommitJournal:
                 return
 
     def _has_work(self) -> bool:
-        return bool(self._closed or self._fault is not None or self._to_flush is not None or self._unwanted)
+        return bool(self._closed or self._fault is not None or self._full_area is not None or self._files_to_close)
 
     def work(self) -> bool:
-        """What the thread does when there is something to do: flush the segments of the full area, or retire a journal that
-        cannot be written.  False: there will be nothing more to do.
+        """One step of the background thread: flush the segments of the full area, or retire a journal that cannot be written.
+
+        False: no further step will be needed.
         """
         with self._changed:
             if self._fault is not None:
@@ -455,38 +483,38 @@ class CommitJournal:
                 except (DamageError, DiskError) as error:
                     self._log.error("%s: is still wanted, and the next start tries again: %s", self.state.path, error)
                 return False
-            unwanted, self._unwanted = self._unwanted, []
-            _close(unwanted)
-            area, self._to_flush = self._to_flush, None
+            to_close, self._files_to_close = self._files_to_close, []
+            _close(to_close)
+            area, self._full_area = self._full_area, None
             epoch, unflushed = (0, []) if area is None else (area.epoch, list(area.unflushed.items()))
         for path, partition in unflushed:
             assert area is not None
-            self._flush_behind(area, epoch, path, partition)
+            self._flush_in_background(area, epoch, path, partition)
         return True
 
-    def _flush_behind(self, area: _Area, epoch: int, path: PurePath, partition: int) -> None:
-        """Make a segment durable while others are appended to, for what an area held in an epoch."""
+    def _flush_in_background(self, area: _Area, epoch: int, path: PurePath, partition: int) -> None:
+        """Make a segment durable while appends go on, on behalf of the entries that an area held in an epoch."""
         with self._changed:
             segment = self._segments.get(path)
-        if segment is not None and partition not in self._doubtful:
+        if segment is not None and partition not in self._sync_failed:
             try:
                 segment.file.sync()
             except DiskError:
-                self._doubtful.add(partition)
+                self._sync_failed.add(partition)
         with self._changed:
-            self._changed.wait_for(lambda: not area.writing)  # what is not in the file cannot be written anew
-            if segment is None or path not in area.unflushed:  # forgotten meanwhile, and perhaps removed
+            self._changed.wait_for(lambda: not area.writing)  # only what is in the journal file can be rewritten
+            if segment is None or path not in area.unflushed:  # forgotten meanwhile; the file may have been removed
                 return
-            if area.epoch != epoch:  # begun anew meanwhile: what stands there was journaled behind this flush
+            if area.epoch != epoch:  # started again meanwhile: its entries are newer than this flush
                 return
-            if partition in self._doubtful:
+            if partition in self._sync_failed:
                 try:
-                    self._write_anew(partition)
+                    self._rewrite_segments(partition)
                 except (DamageError, DiskError) as error:
-                    self._give_up(_as_disk_error(path, error))
+                    self._stop_journaling(_as_disk_error(path, error))
                     return
             area.unflushed.pop(path)
-            if partition not in self._doubtful and not any(path in one.unflushed for one in self._areas):
+            if partition not in self._sync_failed and not any(path in one.unflushed for one in self._areas):
                 self._segments.pop(path).file.close()
             self._changed.notify_all()
 
@@ -495,8 +523,8 @@ def _as_disk_error(path: PurePath, error: BaseException) -> DiskError:
     return error if isinstance(error, DiskError) else DiskWriteError(path, None, OSError(errno.EIO, str(error)))
 
 
-def _clear(path: Path, owner: uuid.UUID) -> None:
-    """Remove what an earlier journal of the same directory left under a name.  Raises RefusedError, DiskReadError."""
+def _remove_earlier_journal(path: Path, owner: uuid.UUID) -> None:
+    """Remove the file at `path` if it is an earlier journal of the same directory.  Raises RefusedError, DiskReadError."""
     try:
         header = decode_area_header(disk.read_range(path, 0, BLOCK))
     except FileNotFoundError:

@@ -1,10 +1,11 @@
 """The control file of an open storage directory: validated once, then updated one struct at a time.
 
-Each change of a partition's session, marks or flags writes the struct of its pair that is *not* in force, in one write, and
-syncs.  A torn write therefore harms the older struct only.  A reset writes both, one after the other with a sync between, so
-that at every instant one valid struct is there; release 0.13.2 writes both before it syncs.
+Each partition has a pair of structs, one of which is in force (`formats.control`).  A change of session, marks or flags writes
+the struct that is *not* in force, in one write, and syncs; so a torn write damages the older struct only.  A reset writes both,
+one after the other with a sync between, so that one valid struct is there at every instant; release 0.13.2 writes both before it
+syncs.
 
-After a failed sync nobody knows what the disk holds: the file accepts no further change until it is opened again.
+After a failed sync the contents of the disk are unknown: every further change is refused until the file is opened again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def create_control_file(path: Path, control: ControlFile) -> None:
 
 
 def load_control(path: Path, *, expected_key: uuid.UUID | None, expected_partitions: int | None) -> ControlFile:
-    """Read a control file and check everything in it that concerns the whole directory.
+    """Read a control file and check the header and the length.
 
     Raises NotWaltzError when there is none, DamageError when it is shorter than its header or its length fits neither
     layout, MismatchError when version, cluster key or number of partitions differ from what is expected, DiskReadError.
@@ -109,7 +110,7 @@ class OpenControlFile:
 
     @property
     def control(self) -> ControlFile:
-        """What the file holds now."""
+        """The present contents of the file."""
         return ControlFile(
             self._layout, self._header, tuple(self._infos), self._layout.file_size(len(self._infos)), True
         )
@@ -121,7 +122,7 @@ class OpenControlFile:
 
     @property
     def cluster_key(self) -> uuid.UUID:
-        """Key of the cluster that the directory belongs to."""
+        """Key of the directory's cluster."""
         return self._header.cluster_key
 
     @property
@@ -131,12 +132,12 @@ class OpenControlFile:
 
     @property
     def journaled(self) -> bool:
-        """Whether acknowledged records may stand in a commit journal and not yet in their segments."""
+        """Whether acknowledged records may be in a commit journal and not yet in their segments."""
         return self._header.journaled
 
     @property
     def file_findings(self) -> tuple[Finding, ...]:
-        """What was found at opening that concerns the file as a whole."""
+        """Findings of the opening about the file as a whole."""
         return () if self._extended is None else (self._extended,)
 
     def info(self, partition: int) -> PartitionInfo:
@@ -148,7 +149,7 @@ class OpenControlFile:
         return self._infos[partition]
 
     def findings(self, partition: int, storage: Path) -> tuple[Finding, ...]:
-        """What is wrong with a partition's info, in the catalogue's terms."""
+        """Findings about a partition's info."""
         return tuple(info_findings(self.path, self._layout, self.info(partition), storage))
 
     def set_low_water_mark(
@@ -184,7 +185,7 @@ class OpenControlFile:
             )
 
     def set_flag(self, partition: int, flag: int, value: bool) -> None:
-        """Set or clear a flag of the released layout, durably; writes also when nothing changes, as the release does.
+        """Set or clear a flag of the released layout, durably; writes even when nothing changes, as release 0.13.2 does.
 
         Raises ValueError in the documented layout, which has no flags; PartitionQuarantinedError; DiskWriteError.
         """
@@ -195,7 +196,7 @@ class OpenControlFile:
             self._update(partition, flags=flags | flag if value else flags & ~flag)
 
     def lower_local_low_water_mark(self, partition: int, mark: int) -> None:
-        """Give the local low-water mark up down to `mark`, after somebody agreed to lose what is above it.
+        """Lower the local low-water mark to `mark`, durably; the caller has consented to the loss of the transactions above it.
 
         Raises PartitionQuarantinedError, DiskWriteError.
         """
@@ -204,14 +205,14 @@ class OpenControlFile:
             if mark >= current.local_low_water_mark:
                 return
             self._update(partition, local_low_water_mark=mark)
-            if not self._layout.has_flags:  # where the higher marks win, both structs have to say it
+            if not self._layout.has_flags:  # in this layout the higher marks win, so both structs have to be lowered
                 lowered = replace(current, local_low_water_mark=mark).sealed()
                 for number in (1, 2):
                     if self._infos[partition].structs[number - 1].marks != lowered.marks:
                         self._write(partition, number, lowered)
 
     def set_journaled(self, journaled: bool) -> None:
-        """Say, durably, whether acknowledged records may stand in a commit journal only.  Raises DiskWriteError."""
+        """Set or clear the mark that acknowledged records may be in a commit journal only, durably.  Raises DiskWriteError."""
         with self._lock:
             header = replace(self._header, journaled=journaled)
             if self._failed is not None:
@@ -224,7 +225,7 @@ class OpenControlFile:
     def reset(self, partition: int) -> None:
         """Write the initial values into both structs, one after the other, each synced.  Raises DiskWriteError.
 
-        Ends with the release's bytes: the struct that was in force gets sequence -1, the other one 0.
+        The bytes are those of a reset by release 0.13.2: the struct that was in force gets sequence -1, the other one 0.
         """
         with self._lock:
             info = self.info(partition)
@@ -234,7 +235,7 @@ class OpenControlFile:
             first = 3 - (info.current or 1)
             present = info.current_struct
             if present is not None and present.sequence is not None and present.sequence == newer.sequence:
-                # 0 stands in force already: for an instant two structs of sequence 0 would be a tie
+                # sequence 0 is in force already, and between the two writes a second one would be a tie
                 newer = replace(newer, sequence=1).sealed()
                 older = replace(older, sequence=0).sealed()
             self._write(partition, first, newer)
@@ -273,7 +274,7 @@ class OpenControlFile:
         self._write(partition, number, written)
 
     def _write(self, partition: int, number: int, written: PartitionStruct) -> None:
-        """Write one struct in one piece and sync; memory follows only then."""
+        """Write one struct in one write and sync; the copy in memory is updated after that."""
         if self._failed is not None:
             raise self._failed
         self._file.write_at(self._layout.struct_offset(partition, number), written.encode())

@@ -1,9 +1,9 @@
 """New storage directories for a cluster.
 
-The control file comes last, under a temporary name first: until it is there the directory is nothing of Waltz, and from
-then on everything that it speaks of is durable.  Those of several directories come when all else is there, so that what fails on
-the way can be taken back as a whole.  (Release 0.13.2 takes a control file that is too short for a new one and
-writes initial values over it.)
+The control file is written last, by rename: before that the directory is not a storage directory, and after that all partitions
+in it are durable.  With several directories, the control files are written once everything else is there, so that a failure
+before that can be undone as a whole.  (Release 0.13.2 takes a control file that is too short for a new one, and overwrites it
+with initial values.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CreatedDirectory:
 
 @dataclass(frozen=True, slots=True)
 class ClusterResult:
-    """What `create_cluster` made."""
+    """Result of `create_cluster`."""
 
     cluster_key: uuid.UUID
     num_partitions: int
@@ -57,11 +57,11 @@ def create_cluster(
     layout: Layout = Layout.DOCUMENTED,
     assign: Collection[int] | None = None,
 ) -> ClusterResult:
-    """Make storage directories with one cluster key (a random one unless given) for all.
+    """Make storage directories with one cluster key for all, a random one unless given.
 
-    Directories that are missing are made, one level deep; others must be empty.  `assign`: partitions of every directory,
-    all by default.  Raises InvalidRequestError, RefusedError before anything is made when one is not empty,
-    DiskWriteError; what was made is then taken away again.
+    A directory that is missing is made, but not its parent; one that exists must be empty.  `assign`: the partitions of each
+    directory, all by default.  Raises InvalidRequestError; RefusedError when a directory is not empty, before anything is made;
+    DiskWriteError, after which everything that was made is removed again.
     """
     if not paths:
         raise InvalidRequestError("name at least one directory")
@@ -96,7 +96,7 @@ def create_cluster(
 
 
 def _make_partitions(path: Path, assigned: Collection[int], key: uuid.UUID, made: list[tuple[Path, Path]]) -> None:
-    """Everything but the control file.  `made` gets each directory that is made, with the storage directory that it is for."""
+    """Make everything but the control file.  Adds each directory to `made`, as (storage directory, directory)."""
     if not path.exists():
         _make_directory(path, path, made)
         disk.sync_directory(path.absolute().parent)
@@ -108,11 +108,11 @@ def _make_partitions(path: Path, assigned: Collection[int], key: uuid.UUID, made
 
 
 def _make_directory(directory: Path, storage: Path, made: list[tuple[Path, Path]]) -> None:
-    made.append((storage, directory))  # first: an interrupt may come behind the making
+    made.append((storage, directory))  # before it is made, as an interrupt may come right after that
     try:
         disk.make_directory(directory)
     except DiskError:
-        made.pop()  # what stands there is somebody else's
+        made.pop()  # it was not made here
         raise
 
 
@@ -126,18 +126,18 @@ def _new_control(layout: Layout, key: uuid.UUID, num_partitions: int, assigned: 
 
 
 def _take_back(made: Sequence[tuple[Path, Path]]) -> None:
-    """Remove what was made, as far as the system lets it: what stays behind would keep the next attempt from the place.
+    """Remove what was made, ignoring errors: remains would make the next attempt fail.
 
-    A directory that has its control file is whole, and somebody may be using it: it stays.
+    A directory with a control file is complete, and may be in use: it stays.
     """
     for storage, directory in reversed(made):
         with contextlib.suppress(DiskError):
             if (storage / CONTROL_FILE_NAME).exists():
                 continue
-            half_made = storage / f"{CONTROL_FILE_NAME}{disk.TEMPORARY_SUFFIX}"  # by an interrupt while it is made
+            half_made = storage / f"{CONTROL_FILE_NAME}{disk.TEMPORARY_SUFFIX}"  # left by an interrupt
             if half_made.exists():
                 disk.unlink(half_made)
             if directory == storage:
-                disk.remove_directory(directory)  # refused where somebody put something there meanwhile
+                disk.remove_directory(directory)  # fails when other files were put there meanwhile
             else:
                 disk.remove_tree(directory)

@@ -1,15 +1,24 @@
 """A storage directory, open for reading and writing.
 
-Opening takes the lock of the whole directory, takes back an interrupted repair, writes back what a commit journal holds
-(`engine.storage.commit_journal`), finishes an interrupted deletion, and then opens every assigned partition; a partition that
-cannot be opened soundly is quarantined and does not stop the others.  Who needs but one partition opens the directory with none,
-looks at that one (`look`), and opens it when there is something to write; nothing of the others is touched.
+Opening a directory, in this order:
 
-Assignment (`engine.storage.assignment`).  Released layout: the flag in the partition info.  Documented layout: the partition's
-directory exists, or a session or mark proves that it did and was not taken away on purpose.  Taking a partition away keeps its
-session and marks with its files (release 0.13.2 forgets them and then throws the data away when the partition comes back); in the
-documented layout the directory moves to ``.waltzctl/unassigned/``.  With deletion, the directory first moves to
-``.waltzctl/deleting/``, in one step, so that a crash leaves no half-deleted partition behind.
+1. take the lock of the whole directory;
+2. roll back an interrupted repair (`engine.durable.quarantine`);
+3. write back the records that are durable in a commit journal only (`engine.storage.journal_recovery`);
+4. finish an interrupted deletion of a partition (`engine.storage.retired`);
+5. open every assigned partition (`engine.storage.partition_opening`).  A damaged partition is quarantined; the others are opened.
+
+A caller that needs a single partition opens the directory with an empty set of partitions, examines that partition with `look`,
+and opens it with `partition` once there is something to write; the other partitions are not touched.
+
+Whether a partition is assigned to the directory: `engine.storage.assignment`.  `unassign` takes a partition away:
+
+- without deletion, released layout: the flag *assigned* is cleared; files, session and marks stay;
+- without deletion, documented layout: the partition's directory moves to ``.waltzctl/unassigned/``; session and marks stay;
+- with deletion: the partition's directory moves to ``.waltzctl/deleting/`` by one rename, so that a crash leaves no half-deleted
+  partition in its place; then session, marks and files are deleted.
+
+(Release 0.13.2 drops session and marks of an unassigned partition, and discards its data when it is assigned again.)
 """
 
 from __future__ import annotations
@@ -38,11 +47,10 @@ from waltzctl.engine.errors import (
     RefusedError,
     told_with,
 )
-from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
+from waltzctl.engine.findings import Code, Finding, Where, make_finding
 from waltzctl.engine.findings.control_files import control_missing
 from waltzctl.engine.findings.directory_contents import not_assigned
 from waltzctl.engine.log.view import view_partition, view_storage
-from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
 from waltzctl.engine.storage.availability_marks import OFF, Availability, combine, load_marks, save_marks
 from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
@@ -50,13 +58,8 @@ from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
 from waltzctl.engine.storage.journal_recovery import PutRight, keep_for, put_right
 from waltzctl.engine.storage.partition import Partition
-from waltzctl.engine.storage.partition_recovery import (
-    Examination,
-    clear_unfinished,
-    examine_partition,
-    renew_last_index,
-    settle_partition,
-)
+from waltzctl.engine.storage.partition_opening import QUARANTINING_ERRORS, ExaminedPartition, PartitionOpener
+from waltzctl.engine.storage.partition_recovery import renew_last_index
 from waltzctl.engine.storage.retired import (
     begin_deletion,
     check_deletion,
@@ -68,7 +71,6 @@ from waltzctl.engine.storage.retired import (
     take_from_aside,
 )
 from waltzctl.engine.storage.segment_files import create_segment
-from waltzctl.engine.storage.segment_recovery import SegmentPlace
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.store import roll_back_interrupted
 from waltzctl.formats.control import (
@@ -79,17 +81,15 @@ from waltzctl.formats.control import (
     PartitionInfo,
 )
 
-_IN_THE_WAY = (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError)
-"""What of an examination, or of mending, quarantines the partition instead of stopping the directory."""
-
 __all__ = ["ClusterResult", "CreatedDirectory", "Outlook", "StorageDirectory", "StorageOptions", "create_cluster"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """An assigned partition, opened or not yet: what a writer has to know before anything is changed.
+    """State of an assigned partition, open or not, that a caller checks before it writes.
 
-    `last_transaction_id` is the last one without a gap before it, -1 when there is none; `findings` are what was found.
+    `last_transaction_id`: the last transaction without a gap before it; -1 when there is none.  `findings`: those of the
+    examination.
     """
 
     path: PurePath
@@ -98,21 +98,8 @@ class Outlook:
     last_transaction_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Examined:
-    """What was found in a partition that is not open; without an examination it can only be quarantined."""
-
-    findings: list[Finding]
-    examination: Examination | None = None
-    quarantine: bool = True
-
-    @property
-    def last_transaction_id(self) -> int:
-        return -1 if self.examination is None else self.examination.contiguous_next - 1
-
-
 class StorageDirectory:
-    """A storage directory that this process holds.  A context manager; made by `open`.  Thread-safe."""
+    """A storage directory whose lock this process holds.  A context manager; made by `open`.  Thread-safe."""
 
     def __init__(self, path: Path, lock: DirectoryLock, control: OpenControlFile, options: StorageOptions) -> None:
         self.path = path
@@ -120,8 +107,10 @@ class StorageDirectory:
         self._control = control
         self._options = options
         self._partitions: dict[int, Partition] = {}
-        self._unopened: dict[int, _Examined | None] = {}
-        self._acknowledged: dict[int, int] = {}  # of those that failed, until what is behind it is cut off
+        self._opener = PartitionOpener(path, control, options)
+        self._unopened: dict[int, ExaminedPartition | None] = {}  # assigned, not open; None: not examined yet
+        # last acknowledged transaction of each partition whose sync failed, until the records behind it are cut off
+        self._last_acknowledged: dict[int, int] = {}
         self._taken_back: tuple[str, ...] = ()
         self._findings: list[Finding] = []
         self._journal: CommitJournal | None = None
@@ -138,13 +127,13 @@ class StorageDirectory:
         partitions: Collection[int] | None = None,
         options: StorageOptions = StorageOptions(),  # noqa: B008  # frozen
     ) -> StorageDirectory:
-        """Open a storage directory and every partition that is assigned, or those of `partitions`.
+        """Open a storage directory and its assigned partitions; with `partitions`, only those of them.
 
-        The others stay as they are, and are opened when they are first asked for.
+        The other assigned partitions are not touched until `partition` or `look` is called for one.
 
         Raises NotWaltzError, DirectoryLockedError, MismatchError (key, number of partitions, version), DamageError for a
-        control file that cannot be used, DiskReadError, DiskWriteError; with the ids of interrupted repairs that were taken
-        back first.
+        control file that cannot be used, DiskReadError, DiskWriteError; each error names the interrupted repairs that were
+        rolled back before it.
         """
         options.check()
         control_path = path / CONTROL_FILE_NAME
@@ -153,7 +142,7 @@ class StorageDirectory:
         lock = DirectoryLock.acquire(path, control_path)
         try:
             with disk.WritableFile.open(control_path) as file:
-                file.sync()  # a process that died may have left in the system's memory what is about to be read
+                file.sync()  # a process that died may have left its last writes in the page cache only
             taken_back = tuple(entry.id for entry in roll_back_interrupted(path))
             with told_with(taken_back):
                 control = OpenControlFile.open(
@@ -162,7 +151,7 @@ class StorageDirectory:
                 opened = cls(path, lock, control, options)
                 opened._taken_back = taken_back
                 try:
-                    opened._put_right = put_right(path, control)
+                    opened._recover_journal()
                     opened._open_partitions(partitions)
                 except BaseException:
                     opened.close()
@@ -191,7 +180,7 @@ class StorageDirectory:
 
     @property
     def options(self) -> StorageOptions:
-        """How the directory is used."""
+        """Sizes and bounds with which the directory was opened."""
         return self._options
 
     @property
@@ -201,58 +190,59 @@ class StorageDirectory:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found at opening, of the directory and of every partition."""
+        """Findings of the opening, about the directory and about every open partition."""
         with self._lock:
             return tuple(self._findings) + tuple(f for p in self._partitions.values() for f in p.findings)
 
     @property
     def taken_back(self) -> tuple[str, ...]:
-        """Ids of the interrupted repairs that opening took back."""
+        """Ids of the interrupted repairs that opening rolled back."""
         return self._taken_back
 
     @property
     def put_right(self) -> PutRight | None:
-        """What opening wrote back from a commit journal; None where no journal was in force."""
+        """Result of the write-back from a commit journal at opening; None where no journal was in force."""
         return self._put_right
 
     @property
     def journal(self) -> CommitJournal | None:
-        """The commit journal that is in force."""
+        """The commit journal that this process writes; None before `begin_journal`."""
         return self._journal
 
     def begin_journal(
         self, path: Path, *, log: logging.Logger, area_size: int = AREA_SIZE, threaded: bool = True
     ) -> CommitJournal:
-        """Have a commit journal from now on, until the directory is closed.  Raises RefusedError, DiskError."""
+        """Use a commit journal from now on, until the directory is closed.  Raises RefusedError, DiskError."""
         with self._lock:
             self._journal = CommitJournal.create(
                 self.path, path, self._control, log=log, area_size=area_size, threaded=threaded
             )
+            self._opener.journal = self._journal
             for partition in self._partitions.values():
                 partition.journal = self._journal
             return self._journal
 
     def partition(self, number: int) -> Partition:
-        """An assigned partition, opened if it is not yet.  Raises NotAssignedError, InvalidRequestError."""
+        """An assigned partition; it is opened if it is not open.  Raises NotAssignedError, InvalidRequestError."""
         self._control.info(number)
         with self._lock:
             found = self._partitions.get(number)
             if number in self._unopened:
-                examined = self._unopened.pop(number) or self._examine(number)
-                found = self._partitions[number] = self._open_examined(number, examined)
+                examined = self._unopened.pop(number) or self._opener.examine(number)
+                found = self._partitions[number] = self._opener.open_examined(number, examined)
         if found is None:
             raise self._not_assigned(number)
         return found
 
     def look(self, number: int) -> Outlook:
-        """An assigned partition as it is; one that is not open is examined, and stays unopened and unchanged.
+        """State of an assigned partition.  A partition that is not open is examined; it is neither opened nor changed.
 
         Raises NotAssignedError, InvalidRequestError.
         """
         self._control.info(number)
         with self._lock:
             if number in self._unopened:
-                examined = self._unopened[number] = self._unopened[number] or self._examine(number)
+                examined = self._unopened[number] = self._unopened[number] or self._opener.examine(number)
                 last = examined.last_transaction_id
                 return Outlook(self.path / str(number), examined.quarantine, tuple(examined.findings), last)
             found = self._partitions.get(number)
@@ -264,15 +254,15 @@ class StorageDirectory:
         return NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")
 
     def info(self, number: int) -> PartitionInfo:
-        """A partition's place in the control file, assigned or not.  Raises InvalidRequestError."""
+        """A partition's info in the control file, assigned or not.  Raises InvalidRequestError."""
         return self._control.info(number)
 
     # --- assignment --------------------------------------------------------------------------------------------------
 
     def assign(self, number: int) -> None:
-        """Give a partition to this node: open the files it left here, or begin an empty one; durable.
+        """Assign a partition to this node, durably: open the files that are here, or create an empty partition.
 
-        Does nothing for one that is assigned.  Raises InvalidRequestError, PartitionQuarantinedError when the partition's
+        Does nothing for an assigned partition.  Raises InvalidRequestError, PartitionQuarantinedError when the partition's
         info is damaged, DiskError.
         """
         with self._lock:
@@ -280,13 +270,13 @@ class StorageDirectory:
             if number in self._partitions or number in self._unopened:
                 return
             directory = self.path / str(number)
-            if not directory.is_dir():  # a deletion that is finished later would forget the new one's fence
+            if not directory.is_dir():  # an old deletion that is finished later would drop the new partition's fence
                 finish_deletions(self.path, self._control, (number,))
             info = self._control.info(number)
             current = info.current_struct
             if current is None or info.stored_partition != number:
                 raise self._info_damaged(number)
-            if not directory.is_dir() and os.path.lexists(directory):  # before anything of the partition is begun anew
+            if not directory.is_dir() and os.path.lexists(directory):  # refuse before anything is reset
                 raise RefusedError(
                     f"{directory}: it is {special_kind(directory) or 'a file'}, not a directory",
                     advice=f"mount what it leads to, or bring the directory of partition {number} back",
@@ -294,25 +284,26 @@ class StorageDirectory:
             if os.path.lexists(put_aside_path(self.path, number)) and not directory.exists():
                 take_from_aside(self.path, number)
             elif not directory.is_dir():
-                self._leave_last_journal(number)  # a deletion may have failed there, or its directory is lost
+                self._drop_from_recovered_journal(number)  # a deletion may have failed, or the directory is lost
                 if current.marks != (-1, -1, -1):
-                    self._control.reset(number)  # nothing is left of what the marks speak of
+                    self._control.reset(number)  # the records that the marks cover are gone
                 disk.make_directory(directory)
                 create_segment(directory, partition=number, first_transaction_id=0, cluster_key=self.cluster_key)
                 disk.sync_directory(self.path)
             if self.layout.has_flags:
                 self._control.set_flag(number, FLAG_ASSIGNED, True)
-            opened = self._partitions[number] = self._open_again(number)  # it may have been left with its sync failed
-            with contextlib.suppress(DiskError, DamageError):  # it is taken in, and says itself what is the matter
-                self._end_where_acknowledged(opened)
+            opened = self._partitions[number] = self._open_again(number)  # its last sync may have failed
+            with contextlib.suppress(DiskError, DamageError):  # it is assigned; its writes are refused with the reason
+                self._cut_to_acknowledged(opened)
 
     def unassign(self, number: int, *, delete_files: bool) -> None:
-        """Take a partition away from this node; durable.
+        """Take a partition away from this node, durably.
 
-        Without deletion session, marks and files stay, so that a later `assign` goes on where it was.  With deletion the
-        files and then the marks go; that is also possible for a partition which is not assigned any more.  Raises
-        NotAssignedError, RefusedError when unknown files lie in the directory that is to be deleted, DiskError; where the disk
-        is full it is assigned and open as before.
+        Without deletion, session, marks and files stay, so that a later `assign` continues the log.  With deletion, all of them
+        are deleted; this is also possible for a partition that is no longer assigned.
+
+        Raises NotAssignedError, RefusedError when the directory to be deleted holds unknown files, DiskError; when the disk is
+        full the partition stays assigned and open.
         """
         with self._lock:
             info = self._control.info(number)
@@ -323,7 +314,7 @@ class StorageDirectory:
             if not assigned and not (delete_files and leftover):
                 raise self._not_assigned(number)
             unknown = info.current is None
-            # a pair without a struct in force can be written anew, and is when everything goes; a misplaced one cannot
+            # A pair without a struct in force can be reset, which deletion does.  An info that names another partition cannot.
             if info.stored_partition != number or (unknown and not delete_files and self.layout.has_flags):
                 raise self._info_damaged(number)
             if delete_files:
@@ -332,32 +323,35 @@ class StorageDirectory:
                 check_put_aside(self.path, number)
             if delete_files or not self.layout.has_flags:
                 prepare_relocation(self.path, DELETING if delete_files else UNASSIGNED)
-            self._close_for_good(number, delete_files=delete_files)
+            self._close_and_leave_journal(number, delete_files=delete_files)
             if assigned and not unknown and self.layout.has_flags:
                 self._control.set_flag(number, FLAG_ASSIGNED, False)
             if delete_files:
-                self._acknowledged.pop(number, None)
+                self._last_acknowledged.pop(number, None)
                 begin_deletion(self.path, number)
                 try:
-                    self._leave_last_journal(number)
-                except DiskFullError:  # the files make room; their directory stays as the sign of what is left
+                    self._drop_from_recovered_journal(number)
+                except (
+                    DiskFullError
+                ):  # delete the files first; their directory stays and shows that a deletion is unfinished
                     empty_deleted(self.path, number)
-                    self._leave_last_journal(number)
+                    self._drop_from_recovered_journal(number)
                 finish_deletions(self.path, self._control)
             elif not self.layout.has_flags:
                 put_aside(self.path, number)
 
-    def _close_for_good(self, number: int, *, delete_files: bool) -> None:
-        """Close a partition whose files are about to go, or to be somebody else's: no journal may write into them again.
+    def _close_and_leave_journal(self, number: int, *, delete_files: bool) -> None:
+        """Close a partition whose files are about to leave its directory: the commit journal must not write to them again.
 
-        It may be closed already, by a call that could not make it durable.
+        The partition may be closed already, by an earlier call that could not make it durable.
         """
         leaving = self._partitions.get(number)
         if leaving is not None:
-            self._note_acknowledged(leaving)  # for when it is assigned again, with its files
+            self._note_acknowledged(leaving)  # needed when it is assigned again with its files
         if self._journal is not None and (leaving is None or leaving.failed is not None or leaving.quarantined):
             try:
-                self._journal.write_back(number)  # also what is to be deleted: a crash may leave it here
+                # before a deletion too: after a crash the partition may still be here, and assigned
+                self._journal.write_back(number)
             except (DamageError, DiskError):
                 if not delete_files:
                     raise
@@ -366,18 +360,21 @@ class StorageDirectory:
             del self._partitions[number]
             leaving.close()
 
-    def _leave_last_journal(self, number: int) -> None:
-        """Its files are to be deleted: what could not be written back of it would be, into whatever has its name then."""
+    def _drop_from_recovered_journal(self, number: int) -> None:
+        """Drop a partition's records from the journal that opening could not write back in full; its files are deleted.
+
+        The next opening would write them into a new partition of the same number otherwise.
+        """
         if self._put_right is not None and number in self._put_right.failed:
             keep_for(self.path, self._control, [one for one in self._put_right.failed if one != number])
             del self._put_right.failed[number]
 
     def reopen(self, number: int) -> Partition:
-        """Close an assigned partition and open it again, as opening the directory would: what a failed sync asks for.
+        """Close an assigned partition and open it again as at the opening of the directory: the way on after a failed sync.
 
-        After a failed sync the files may show records that the disk does not hold.  None of them was acknowledged: they are cut
-        off before anything is written behind them.  Where that fails too, nobody is shown them, and the next call tries again.
-        Raises NotAssignedError, InvalidRequestError, CorruptRecordError, DiskError.
+        After a failed sync the files may show records that the disk does not hold.  None of these records was acknowledged, so
+        they are cut off before anything is appended.  When the cut fails too, readers do not see the records, and the next call
+        tries again.  Raises NotAssignedError, InvalidRequestError, CorruptRecordError, DiskError.
         """
         with self._lock:
             old = self.partition(number)
@@ -388,30 +385,30 @@ class StorageDirectory:
                 old.close()
             finally:
                 opened = self._partitions[number] = self._open_again(number)
-                self._end_where_acknowledged(opened)
+                self._cut_to_acknowledged(opened)
             return opened
 
     def _note_acknowledged(self, leaving: Partition) -> None:
-        """Remember where a failed partition ends: once it is closed only its files tell, and they may hold more."""
+        """Remember the last acknowledged transaction of a partition whose sync failed: its files may show more than that."""
         if leaving.failed is not None:
-            self._acknowledged.setdefault(leaving.number, leaving.max_transaction_id)
+            self._last_acknowledged.setdefault(leaving.number, leaving.max_transaction_id)
 
-    def _end_where_acknowledged(self, opened: Partition) -> None:
-        """Whatever the files of one that had failed hold besides does not count.  Raises CorruptRecordError, DiskError."""
-        acknowledged = self._acknowledged.get(opened.number)
+    def _cut_to_acknowledged(self, opened: Partition) -> None:
+        """Remove the records that a failed sync left behind the last acknowledged one.  Raises CorruptRecordError, DiskError."""
+        acknowledged = self._last_acknowledged.get(opened.number)
         if acknowledged is not None:
             opened.end_at(acknowledged)
             if not opened.quarantined:
-                del self._acknowledged[opened.number]
+                del self._last_acknowledged[opened.number]
 
     def _open_again(self, number: int) -> Partition:
-        """Open a partition whose segments may lack what the journal holds."""
+        """Open a partition whose segments may lack records that the commit journal holds."""
         try:
             if self._journal is not None:
                 self._journal.write_back(number)
-        except _IN_THE_WAY as error:
-            return self._open_examined(number, _Examined([self._in_the_way(number, error)]))
-        return self._open_partition(number)
+        except QUARANTINING_ERRORS as error:
+            return self._opener.open_quarantined(number, error)
+        return self._opener.open(number)
 
     def _info_damaged(self, number: int) -> PartitionQuarantinedError:
         return PartitionQuarantinedError(
@@ -429,17 +426,17 @@ class StorageDirectory:
             return combine(self._control.control, load_marks(self.path), number)
 
     def check_markable(self, number: int) -> None:
-        """Raise what `set_availability` raises before it changes anything: InvalidRequestError, PartitionQuarantinedError."""
+        """Raise what `set_availability` would be refused with: InvalidRequestError, PartitionQuarantinedError."""
         info = self._control.info(number)
         if self.layout.has_flags and (info.current is None or info.stored_partition != number):
             raise self._info_damaged(number)
 
     def set_availability(self, number: int, *, readable: bool | None = None, writable: bool | None = None) -> None:
-        """Allow or forbid reading and writing, durably; None leaves as it is.  Unassigned partitions may be marked, too.
+        """Allow or forbid reading and writing, durably; None leaves a permission as it is.  Works for unassigned partitions, too.
 
-        In the released layout the flag follows "readable and writable"; its change is the one durable step, and where neither is
-        allowed it needs no more.  Raises InvalidRequestError, PartitionQuarantinedError when the partition's info is damaged,
-        DamageError, DiskError.
+        In the released layout the flag *available* is set exactly when both are allowed.  The change of the flag is the one step
+        that takes effect; with neither allowed, no entry in the marks file is needed.  Raises InvalidRequestError,
+        PartitionQuarantinedError when the partition's info is damaged, DamageError, DiskError.
         """
         with self._lock:
             self.check_markable(number)
@@ -451,13 +448,20 @@ class StorageDirectory:
             released = self.layout.has_flags
             if released and after.available:
                 self._control.set_flag(number, FLAG_AVAILABLE, True)
-            mark = Availability() if released and after == OFF else after  # the flag says it alone, on a full disk too
+            # no entry for OFF, which the flag alone says: that works on a full disk, too
+            mark = Availability() if released and after == OFF else after
             if marks.get(number, Availability()) != mark:
                 save_marks(self.path, {**marks, number: mark})
             if released and not after.available and before.available:
                 self._control.set_flag(number, FLAG_AVAILABLE, False)
 
     # --- opening and closing -----------------------------------------------------------------------------------------
+
+    def _recover_journal(self) -> None:
+        """Write back what a commit journal of an earlier process holds."""
+        self._put_right = put_right(self.path, self._control)
+        if self._put_right is not None:
+            self._opener.not_written_back = self._put_right.failed
 
     def _open_partitions(self, wanted: Collection[int] | None) -> None:
         finish_deletions(self.path, self._control, wanted)
@@ -467,75 +471,29 @@ class StorageDirectory:
             directory = self.path / str(number)
             assigned = is_hosted(self.path, control, number, directory=directory.is_dir())
             if assigned and (wanted is None or number in wanted):
-                self._partitions[number] = self._open_partition(number)
+                self._partitions[number] = self._opener.open(number)
                 continue
             if assigned:
                 self._unopened[number] = None
                 continue
             self._findings += self._control.findings(number, self.path)
             if directory.is_dir():
-                self._findings += self._left_behind(number)
+                self._findings += self._unassigned_segments(number)
 
-    def _left_behind(self, number: int) -> Iterator[Finding]:
-        """That a partition which is not assigned has files here."""
+    def _unassigned_segments(self, number: int) -> Iterator[Finding]:
+        """A finding when a partition that is not assigned has segments here."""
         where = Where(self.path, number, self.path / str(number))
         try:
             segments = len(view_partition(self.path / str(number), number).segments)
-        except _IN_THE_WAY as error:
-            yield self._in_the_way(number, error)
+        except QUARANTINING_ERRORS as error:
+            yield self._opener.read_error(number, error)
         else:
             if segments:
                 yield not_assigned(segments, where)
 
-    def _open_partition(self, number: int) -> Partition:
-        """Examine and open one partition; whatever stands in the way quarantines it."""
-        return self._open_examined(number, self._examine(number))
-
-    def _examine(self, number: int) -> _Examined:
-        """Look at a partition that is to be opened, durable as it is seen; nothing in it is changed."""
-        directory = self.path / str(number)
-        findings = list(self._control.findings(number, self.path))
-        if self._put_right is not None and number in self._put_right.failed:
-            return _Examined([*findings, self._in_the_way(number, self._put_right.failed[number])])
-        if not directory.is_dir():
-            known = self._control.info(number).current_struct
-            gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
-            return _Examined([*findings, loss_finding(gone, Where(self.path, number, directory))])
-        place = SegmentPlace(self.path, number, self.cluster_key, self._options.max_data_length)
-        current = self._control.info(number).current_struct
-        try:
-            settle_partition(directory, number)
-            examination = examine_partition(
-                directory,
-                place,
-                local_low_water_mark=None if current is None else current.local_low_water_mark,
-                session_id=-1 if current is None else current.session_id,
-            )
-        except _IN_THE_WAY as error:
-            return _Examined([*findings, self._in_the_way(number, error)])
-        quarantine = examination.quarantined or any(one.severity is Severity.DAMAGE for one in findings)
-        return _Examined([*findings, *examination.findings], examination, quarantine)
-
-    def _open_examined(self, number: int, examined: _Examined) -> Partition:
-        """Open a partition as it was examined, mended if it is sound."""
-        findings = examined.findings
-        parts = self.path, self._control, number, self._options
-        try:
-            if examined.examination is not None:
-                clear_unfinished(self.path / str(number), number)
-            opened = Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
-        except _IN_THE_WAY as error:
-            opened = Partition(*parts, None, [*findings, self._in_the_way(number, error)], quarantine=True)
-        opened.journal = self._journal
-        return opened
-
-    def _in_the_way(self, number: int, error: Exception) -> Finding:
-        where = self.path / str(number)
-        return make_finding(Code.READ_ERROR, where, str(error), storage_directory=self.path, partition=number)
-
     def close(self) -> None:
-        """Close every partition and let go of the lock; a second call does nothing.  Raises DiskWriteError."""
-        with self._lock, contextlib.ExitStack() as stack:  # whatever fails, the rest is closed, and the lock comes last
+        """Close every partition and release the lock; a second call does nothing.  Raises DiskWriteError."""
+        with self._lock, contextlib.ExitStack() as stack:  # after a failure the rest is closed too; the lock goes last
             stack.callback(self._directory_lock.release)
             stack.callback(self._control.close)
             for partition in self._partitions.values():

@@ -1,10 +1,10 @@
-"""Session fences: the highest session that was let in, durable before the request that raised it is answered.
+"""Session fences: the highest session admitted to each partition, durable before the request that raised it is answered.
 
-Waltz protects a partition from a server that was replaced by its session: once a request of a higher session was seen, lower ones
-are refused.  Release 0.13.2 remembers the highest one in memory only, so that after a restart of the node a server of long ago
-may append again, until the right one says something.  Here it stands in a file of our own (`formats.fence`), and it never falls.
+Sessions fence off a server that was replaced: once a request of a higher session was seen, those of lower sessions are refused.
+Release 0.13.2 keeps the highest session in memory only, so after a restart of the node an old server can append again, until the
+present one sends a request.  Here the highest session is stored in a file (`formats.fence`), and it never falls.
 
-The file is made when the first session is raised; a storage directory that never served a node has none.
+The file is created when the first session is raised; a storage directory that never served a node has none.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from waltzctl.formats.fence import (
 
 
 def fence_path(storage: PurePath) -> PurePath:
-    """Where the fences of a storage directory are, or would be."""
+    """Path of a storage directory's fence file, whether or not it exists."""
     return storage / disk.STATE_DIRECTORY / FENCE_FILE_NAME
 
 
 class SessionFences:
-    """The fences of a storage directory that is open.  Thread-safe.
+    """The fences of an open storage directory.  Thread-safe.
 
-    Every question is answered from the file, so that several of these may be open at once in the process that holds the
-    directory.
+    Nothing is cached: every call reads the file, so several instances may be open at once in the process that holds the
+    directory's lock.
     """
 
     def __init__(self, path: PurePath, num_partitions: int, file: disk.WritableFile | None) -> None:
@@ -56,23 +56,23 @@ class SessionFences:
 
     @classmethod
     def open(cls, storage: PurePath, num_partitions: int) -> SessionFences:
-        """Open the fences of a storage directory; what stands in the file is durable on return.
+        """Open the fences of a storage directory; the contents of the file are durable on return.
 
-        Raises DamageError for a file that cannot be understood or is for another number of partitions, DiskError.
+        Raises DamageError for a damaged file, or one for another number of partitions; DiskError.
         """
         path = fence_path(storage)
         return cls(path, num_partitions, _open_file(path, num_partitions))
 
     def get(self, partition: int) -> int:
-        """The highest session that was let in; -1 when there was none.
+        """The highest session admitted; -1 when there was none.
 
-        Raises DamageError when it can no longer be told, InvalidRequestError, DiskReadError.
+        Raises DamageError when the entry is damaged, InvalidRequestError, DiskReadError.
         """
         with self._lock:
             return self._pair(partition).session_id
 
     def raise_to(self, partition: int, session_id: int) -> None:
-        """Make sure that sessions below `session_id` stay out; durable on return.  Never lowers.
+        """Refuse sessions below `session_id` from now on; durable on return.  Never lowers the fence.
 
         Raises DamageError, InvalidRequestError for a negative session, DiskWriteError; after a SyncFailedError every further
         raise fails until the fences are opened again.
@@ -91,7 +91,7 @@ class SessionFences:
             self._write(place, encode_slot(partition, session_id))
 
     def forget(self, partition: int) -> None:
-        """Drop a partition's fence, durably: its files are gone.  Raises InvalidRequestError, DiskWriteError."""
+        """Drop the fence of a partition whose files are deleted, durably.  Raises InvalidRequestError, DiskWriteError."""
         with self._lock:
             if self._file is None:
                 self._check(partition)
@@ -162,9 +162,9 @@ def forget_fence(storage: PurePath, num_partitions: int, partition: int) -> None
 
 
 def damaged_fences(storage: PurePath, num_partitions: int) -> Iterator[tuple[int | None, DamageError]]:
-    """What keeps a node from opening the directory (None), or what is asked of a partition from being answered.
+    """Damage of the fence file, each with its partition, or with None where a node cannot open the directory because of it.
 
-    Nothing is written, and no lock is held.  Raises DiskReadError.
+    Writes nothing and takes no lock.  Raises DiskReadError.
     """
     path, size = fence_path(storage), fence_file_size(num_partitions)
     try:
@@ -185,7 +185,7 @@ def damaged_fences(storage: PurePath, num_partitions: int) -> Iterator[tuple[int
 
 
 def _check_file(header: bytes, size: int, num_partitions: int) -> None:
-    """Raises FenceError for a file that is not one of a directory with so many partitions."""
+    """Raise FenceError unless header and size are those of a fence file for this number of partitions."""
     found = decode_fence_header(header)
     if found != num_partitions:
         raise FenceError(f"it is for {found} partitions, and there are {num_partitions}")

@@ -1,8 +1,11 @@
-"""What a commit journal holds is written where it belongs: before a marked directory is opened, and where a flush failed.
+"""Write-back from a commit journal: copying journaled bytes into their segments.
 
-An entry may be written back long after it was made, and often; so whatever makes what it says untrue (a cut, a partition that
-leaves) makes the partition's records durable in the segments first, and has the journal *forget* the partition, durably
-(`engine.storage.commit_journal`).  What only adds to the log needs neither.
+It happens when a marked directory is opened (`engine.storage.journal_state` defines the mark), and when a background flush of a
+segment failed.
+
+An entry may be written back long after it was journaled, and repeatedly.  So an operation that a write-back would undo (a
+truncation, a partition that is taken away) first makes the partition's records durable in the segments and has the journal
+*forget* the partition, durably (`engine.storage.commit_journal`).  Appends need neither.
 """
 
 from __future__ import annotations
@@ -41,12 +44,15 @@ from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, segment_name
 
 
 def segment_path(storage: PurePath, part: JournalPart | WriteTo) -> PurePath:
-    """The data file in which a part's bytes belong."""
+    """The data file that a part's bytes are written back to."""
     return storage / str(part.partition) / segment_name(part.segment)
 
 
 def in_force(state: JournalState, areas: Sequence[bytes]) -> dict[int, list[JournalPart]]:
-    """Every write that still holds, by partition, oldest first.  Raises DamageError where an entry is damaged."""
+    """The journaled writes of each partition that were not forgotten, oldest first.
+
+    `areas`: the bytes of the journal's two areas.  Raises DamageError where an entry is damaged.
+    """
     found: dict[int, list[JournalPart]] = {}
     for read in read_areas(state.journal_id, areas):
         if read.damage is not None:
@@ -68,9 +74,9 @@ def in_force(state: JournalState, areas: Sequence[bytes]) -> dict[int, list[Jour
 
 
 def write_back(storage: PurePath, parts: Iterable[JournalPart], cluster_key: uuid.UUID) -> None:
-    """Put writes where they belong, in their order, and make them durable.  Raises DamageError, DiskError.
+    """Write journaled bytes into their segments, in order, and make them durable.  Raises DamageError, DiskError.
 
-    Nothing is written unless every segment is there and says of itself what the journal says of it.
+    Nothing is written unless every segment exists and its header has the cluster key, partition and first id of the journal.
     """
     by_segment: dict[PurePath, list[JournalPart]] = {}
     for part in parts:
@@ -103,10 +109,10 @@ def _check_segment(path: PurePath, part: JournalPart, cluster_key: uuid.UUID) ->
 
 @dataclass(frozen=True, slots=True)
 class PutRight:
-    """What became of the journal of a marked directory.
+    """Result of the write-back from the journal of a marked directory.
 
-    `path`: of the journal.  `failed`: partitions whose records could not be written back, and why; the journal is kept for
-    them, and the directory stays marked.
+    `path`: the journal file.  `failed`: the partitions whose records could not be written back, with the error of each; the
+    journal is kept for them, and the directory stays marked.
     """
 
     path: Path
@@ -114,17 +120,16 @@ class PutRight:
 
 
 def put_right(storage: Path, control: OpenControlFile) -> PutRight | None:
-    """Write back what the journal of a marked directory holds, durably, and take the mark away; None where there is no mark.
+    """Write back the journal of a marked directory, durably, and clear the mark; None where the directory is not marked.
 
-    The caller holds the directory's lock, and nothing of its partitions is open.  A crash at any point leaves a directory that
-    is put right the next time.  A journal that another directory made stays: this one is a copy of it, or was moved.  Raises
-    DamageError (no state file, no journal, a damaged one), DiskError; then nothing is changed but what stands in the journal as
-    well.
+    The caller holds the directory's lock, and none of its partitions is open.  After a crash at any point the next call completes
+    the work.  A journal file made by another directory is not removed: this directory is then a copy of that one, or was moved.
+
+    Raises DamageError (state file or journal missing, or damaged), DiskError; the segments then hold their former bytes or the
+    journaled ones.
     """
     if not control.journaled:
-        if Path(
-            state_path(storage)
-        ).exists():  # of a journal that was taken out of force, by one whose sync may have failed
+        if Path(state_path(storage)).exists():  # the mark was cleared, but perhaps not durably
             control.set_journaled(False)
             remove_state(storage)
         return None
@@ -136,7 +141,7 @@ def put_right(storage: Path, control: OpenControlFile) -> PutRight | None:
         )
     failed: dict[int, WaltzError] = {}
     for partition, parts in sorted(in_force(state, list(_areas_of(state))).items()):
-        if _waits_for_deletion(storage, partition):
+        if _deletion_unfinished(storage, partition):
             continue
         try:
             write_back(storage, parts, control.cluster_key)
@@ -147,7 +152,10 @@ def put_right(storage: Path, control: OpenControlFile) -> PutRight | None:
 
 
 def keep_for(storage: Path, control: OpenControlFile, partitions: Iterable[int]) -> None:
-    """Keep the journal of a marked directory for these partitions only, durably; for none the mark goes.  Raises DiskError."""
+    """Keep the journal of a marked directory for these partitions only, durably; without any, clear the mark.
+
+    Raises DiskError.
+    """
     state = read_state(storage)
     if state is not None:
         _keep(storage, control, state, partitions)
@@ -163,8 +171,8 @@ def _keep(storage: Path, control: OpenControlFile, state: JournalState, partitio
         remove_file(state.path)
 
 
-def _waits_for_deletion(storage: Path, partition: int) -> bool:
-    """Whether a process died while it deleted a partition: nothing of that is wanted any more."""
+def _deletion_unfinished(storage: Path, partition: int) -> bool:
+    """Whether a deletion of the partition is unfinished, so that its records need no write-back."""
     return not (storage / str(partition)).is_dir() and retired_place(storage, DELETING, partition).is_dir()
 
 
@@ -181,7 +189,10 @@ def _areas_of(state: JournalState) -> Iterator[bytes]:
 
 
 def _is_own(storage: Path, path: Path) -> bool:
-    """Whether nobody else wants a journal: the directory may be a copy, and its original may need it, or be writing it."""
+    """Whether a journal belongs to this directory alone.
+
+    Otherwise the directory may be a copy, whose original still needs the journal, or is writing it.
+    """
     if path.is_relative_to(storage):
         return True
     with contextlib.suppress(DiskError, FileNotFoundError):
@@ -191,6 +202,6 @@ def _is_own(storage: Path, path: Path) -> bool:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a journal in which nothing stands that is wanted."""
+    """Remove a journal that is no longer needed; errors are ignored."""
     with contextlib.suppress(DiskError):
         disk.unlink(path)

@@ -1,15 +1,16 @@
 """Whether a commit journal is in force in a storage directory, and where it is: the control file's mark and a state file.
 
-===================  ==================================================================================================
-the control file      what is in force
-===================  ==================================================================================================
-not marked            every acknowledged record is durable in its segment; no journal is looked at, whatever lies about
-marked                some may be durable in the journal only; its file and id stand in ``.waltzctl/commit-journal.json``
-===================  ==================================================================================================
+=============  ======================================================================================================
+control file   acknowledged records
+=============  ======================================================================================================
+not marked     are durable in their segments; a journal file is not read, even if there is one
+marked         may be durable in the journal only; ``.waltzctl/commit-journal.json`` (the state file) has the journal's
+               path and id
+=============  ======================================================================================================
 
-The mark is durable before the first entry is written (`engine.storage.commit_journal`), and goes when every segment is durable.
-It turns the number of partitions round (`formats.control`), so that release 0.13.2, which compares it with the cluster's, does
-not open a directory as if nothing were missing.
+The mark is durable before the first entry is written (`engine.storage.commit_journal`), and is cleared when every segment is
+durable.  It inverts the number of partitions in the header (`formats.control`): release 0.13.2 compares that number with the
+cluster's, and so refuses a marked directory, whose segments may lack records.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from waltzctl.engine.strict_json import InvalidJsonError, StrictObject
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 STATE_NAME = "commit-journal.json"
-"""In `disk.STATE_DIRECTORY`: where the journal of a marked directory is."""
+"""Name of the state file, in `disk.STATE_DIRECTORY`."""
 GIVING_UP = "recover --forget-journal gives up what stands in the journal only"
-"""The last way out, for messages."""
+"""Advice of last resort, in error messages."""
 _STATE_VERSION = 1
 _STATE_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class JournalState:
-    """Where the journal of a storage directory is, and its id.
+    """Contents of the state file: path and id of the storage directory's journal.
 
-    `partitions`: those of which it still holds something; None for all of them.
+    `partitions`: the partitions whose entries still have to be written back; None for all partitions.
     """
 
     path: Path
@@ -47,12 +48,12 @@ class JournalState:
 
 
 def state_path(storage: PurePath) -> PurePath:
-    """Where the state of a storage directory's journal is, or would be."""
+    """Path of a storage directory's state file, whether or not it exists."""
     return storage / disk.STATE_DIRECTORY / STATE_NAME
 
 
 def read_state(storage: PurePath) -> JournalState | None:
-    """What the state file says; None where there is none.  Takes no lock, writes nothing.  Raises DamageError, DiskReadError."""
+    """Read the state file; None where there is none.  Takes no lock, writes nothing.  Raises DamageError, DiskReadError."""
     path = state_path(storage)
     try:
         raw = places.read_range(path, 0, _STATE_LIMIT)
@@ -77,10 +78,10 @@ def read_state(storage: PurePath) -> JournalState | None:
 
 @dataclass(frozen=True, slots=True)
 class JournalOutlook:
-    """What a marked directory tells of its journal, which is not opened.
+    """What is known of a marked directory's journal without reading it.
 
-    `state`: None where nothing tells.  `fault`: why what stands there cannot be written back, None where nothing speaks against
-    it.
+    `state`: None when the state file cannot be read.  `fault`: why the journal cannot be written back; None when no reason is
+    known.
     """
 
     state: JournalState | None
@@ -88,12 +89,12 @@ class JournalOutlook:
 
     @property
     def path(self) -> Path | None:
-        """Where the journal is; None where nothing tells."""
+        """Path of the journal; None when the state file cannot be read."""
         return None if self.state is None else self.state.path
 
 
 def look_at_journal(storage: PurePath) -> JournalOutlook:
-    """What can be said of the journal of a marked directory by its state file, and by a look whether it is there.
+    """Outlook for the journal of a marked directory, by its state file and by whether the journal file exists.
 
     Takes no lock, writes nothing.
     """
@@ -107,18 +108,18 @@ def look_at_journal(storage: PurePath) -> JournalOutlook:
         which = f"partition{'s' if len(state.partitions) > 1 else ''} {', '.join(map(str, state.partitions))}"
         return JournalOutlook(state, f"those of {which} could not be written back when the directory was opened")
     if not places.on_this_machine(storage):
-        return JournalOutlook(state)  # a path of the node's machine
+        return JournalOutlook(state)  # the path is one on the node's machine
     try:
         state.path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return JournalOutlook(state, "that file is not there")
     except OSError:
-        pass  # whoever may not look there cannot say that it is gone
+        pass  # without permission to look there, the file cannot be called missing
     return JournalOutlook(state)
 
 
 def is_marked(storage: PurePath) -> bool:
-    """Whether the control file says that a journal is in force; what cannot be read does not.  Raises DiskReadError."""
+    """Whether the control file is marked; False without a readable control file.  Raises DiskReadError."""
     try:
         control = read_control(storage / CONTROL_FILE_NAME)
     except SpecialFileError:
@@ -127,9 +128,9 @@ def is_marked(storage: PurePath) -> bool:
 
 
 def refuse_marked(storage: PurePath) -> None:
-    """Raise RefusedError for a marked directory, which only `put_right` may change.
+    """Raise RefusedError for a marked directory, which only `journal_recovery.put_right` may change.
 
-    What a repair reads there may not be what was acknowledged, and what it wrote the journal would be written over.
+    A repair would read segments that lack acknowledged records, and the next write-back would overwrite its changes.
     """
     if not is_marked(storage):
         return
@@ -145,7 +146,7 @@ def refuse_marked(storage: PurePath) -> None:
 
 
 def write_state(storage: Path, state: JournalState) -> None:
-    """Say where the journal is, durably; the mark comes behind it.  Raises DiskWriteError."""
+    """Write the state file, durably; the caller sets the mark after that.  Raises DiskWriteError."""
     inside = state.path.is_relative_to(storage.absolute())  # so that a directory can be moved with its journal
     document = {
         "version": _STATE_VERSION,
@@ -157,12 +158,12 @@ def write_state(storage: Path, state: JournalState) -> None:
 
 
 def remove_state(storage: Path) -> None:
-    """Nothing is said any more, durably, when the mark is gone.  Raises DiskWriteError."""
+    """Remove the state file, durably; the caller has cleared the mark before.  Raises DiskWriteError."""
     if Path(state_path(storage)).exists():
         disk.unlink(state_path(storage))
         disk.sync_directory(state_path(storage).parent)
 
 
 def owner_of(storage: Path) -> uuid.UUID:
-    """What tells the journals of two directories apart, whatever links lead to them."""
+    """Id of a storage directory by its resolved path, stored in the journal's headers; the same through symbolic links."""
     return uuid.uuid5(uuid.NAMESPACE_URL, storage.resolve().as_uri())

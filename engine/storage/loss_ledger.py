@@ -1,12 +1,17 @@
-"""Losses that somebody accepted: read from the ledger, told apart from those that are over.
+"""The ledger of accepted losses: transactions that an operator gave up with ``recover --allow-data-loss``.
 
-`recover --allow-data-loss` gives up what cannot be had back, so that the rest of a partition can be used.  What was given up
-stands in ``.waltzctl/accepted-losses`` (`formats.accepted_losses`), written by the same repair and taken back with it, and every
-inspection names it until it is there again, or until somebody has the ledger forget it.
+The ledger is ``.waltzctl/accepted-losses`` (`formats.accepted_losses`).  The repair that gives transactions up writes it, and the
+undo of that repair restores it.  Inspections report an accepted loss until it is *over*:
 
-A loss is over when all of its transactions are here, or when the local low-water mark has risen to its last one since: a session
-began that held them, and from there on the mark itself tells if they are lost again.  One that is disputed is over only when a
-replica has told which records are right, or when somebody has the ledger forget it.
+============  =========================================================================================================
+loss          is over when
+============  =========================================================================================================
+ordinary      all of its transactions are here again; or the local low-water mark has since risen to its last one: then
+              a session began with these transactions, and the mark proves a new loss of them
+disputed      (two records had the same id, one was kept, and nothing proved which is right) a replica has confirmed
+              which records are right
+any           the operator removes it from the ledger (``recover --forget-losses``)
+============  =========================================================================================================
 """
 
 from __future__ import annotations
@@ -20,17 +25,17 @@ from waltzctl.engine.losses import Ids, without
 from waltzctl.formats.accepted_losses import LEDGER_FILE_NAME, AcceptedLoss, Ledger, decode_ledger, encode_ledger
 
 LEDGER_NAME = f"{disk.STATE_DIRECTORY}/{LEDGER_FILE_NAME}"
-"""Its path below the storage directory, with slashes."""
+"""Path of the ledger relative to the storage directory, with slashes."""
 _LIMIT = 64 << 20
 
 
 def ledger_path(storage: PurePath) -> PurePath:
-    """Where the ledger of a storage directory is, or would be."""
+    """Path of a storage directory's ledger, whether or not it exists."""
     return storage / disk.STATE_DIRECTORY / LEDGER_FILE_NAME
 
 
 def read_ledger(storage: PurePath) -> Ledger:
-    """What the ledger says; empty where there is none.  Takes no lock and writes nothing.  Raises DiskReadError."""
+    """Read the ledger; empty where there is none.  Takes no lock and writes nothing.  Raises DiskReadError."""
     try:
         return decode_ledger(places.read_range(ledger_path(storage), 0, _LIMIT))
     except FileNotFoundError:
@@ -43,9 +48,9 @@ def of_partition(losses: Iterable[AcceptedLoss], partition: int | None) -> tuple
 
 
 def still_lost(loss: AcceptedLoss, held: Sequence[Ids], local_low_water_mark: int | None) -> list[Ids]:
-    """What of an accepted loss is not here again; nothing when it is over.
+    """The transactions of an accepted loss that are still missing; empty when the loss is over.
 
-    `held`: ids that are here, intact.  `local_low_water_mark`: the mark in force, None where nothing tells it.
+    `held`: ranges of ids that are here, intact.  `local_low_water_mark`: the mark in force, None when it is unknown.
     """
     if loss.disputed:
         return [(loss.first, loss.last + 1)]
@@ -56,9 +61,9 @@ def still_lost(loss: AcceptedLoss, held: Sequence[Ids], local_low_water_mark: in
 
 
 def forget_partition(storage: PurePath, partition: int) -> None:
-    """Drop what the ledger says of a partition whose files are deleted, durably.  Raises DiskError.
+    """Drop the losses of a partition whose files are deleted, durably.  Raises DiskError.
 
-    A ledger that is damaged stays as it is: nothing of it may be lost on the way.
+    A damaged ledger stays as it is, because writing it anew would lose its damaged part.
     """
     ledger = read_ledger(storage)
     kept = [loss for loss in ledger.losses if loss.partition != partition]

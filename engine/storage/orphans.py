@@ -1,9 +1,9 @@
-"""An index without its data file: whether the records that it lists are those that stand in other segments.
+"""Orphaned indexes: whether the records that an index without a data file lists are in other segments.
 
-A segment that ends where the next one began does not hold that one's records.  One that goes on has either kept a second copy of
-them, or other records: what a truncation should have taken away before the next segment was begun.  The entries of the index say
-where each record began, and so how long it was, but for the last one.  Where all lengths agree, the records are taken for the
-same, and nothing is lost with the data file.
+A segment in front of the orphaned index may reach beyond the index's first id.  Its records with these ids are either copies of
+those that the index lists, or other records, which a truncation should have removed before the next segment was begun.  The index
+entries give the byte offset of each record, and so the length of each but the last.  Where all lengths are the same, the records
+are taken for copies, and nothing was lost with the data file.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, decode_entries, en
 
 
 def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool:
-    """Whether the records that an index lists stand in the data files of `holders`, which have all of their ids.
+    """Whether the records that an index lists are in the data files of `holders`, which have all of their ids.
 
-    False also for a single entry, which tells no length, and where something cannot be read.
+    False also for an index with a single entry, which gives no length, and when a file cannot be read.
     """
     stop = orphan.first_transaction_id + written_entries(orphan) - 1
     chosen = [
@@ -44,7 +44,7 @@ def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool
 
 
 def listed_in(orphan: SegmentView, holders: Iterable[tuple[int, ByteSource]]) -> bool:
-    """The same for bytes of data files, each with the id of its first record, that need not be on the disk yet.
+    """`stand_elsewhere` for the bytes of data files, each with its first id, that need not be on the disk yet.
 
     Raises DiskReadError, FileNotFoundError.
     """
@@ -62,9 +62,9 @@ def listed_in(orphan: SegmentView, holders: Iterable[tuple[int, ByteSource]]) ->
 
 
 def _alike(index: ByteSource, first: int, stop: int, begins: int, data: ByteSource) -> int | None:
-    """How many records from `first` to `stop` - 1 a data file has in the lengths that the index tells; None where one differs.
+    """How many records from `first` to `stop` - 1 a data file has with the lengths of the index; None where a length differs.
 
-    `begins`: the id of its first record.  Raises DiskReadError.
+    `begins`: the id of the data file's first record.  Raises DiskReadError.
     """
     compared = 0
     for run in summarise_records(data, first_transaction_id=begins):

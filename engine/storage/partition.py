@@ -1,14 +1,19 @@
-"""A partition: a log of transactions with consecutive ids, kept in segments of which only the last one grows.
+"""A partition: a log of transactions with consecutive ids, stored in segments of which only the last one grows.
 
-What is promised, and when: `append` returns once the records are durable, `truncate` and `set_low_water_mark` likewise.  Reads
-see durable records only, and each one is checked against both of its checksums.  A failed write leaves memory and, as far
-as the disk allows, the files as they were before; after a failed sync the partition refuses to write until the directory is
-opened again, because nobody can know what the disk holds.
+==================================  ===============================================================================
+guarantee                           when
+==================================  ===============================================================================
+a write is durable                  `append`, `truncate` and `set_low_water_mark` return
+a record is durable and verified    a reader gets it: both of its checksums are compared
+memory and files are as before      a write fails; the files only as far as the disk allows
+writes are refused until the        a sync fails, because the contents of the disk are unknown then
+partition is opened again
+==================================  ===============================================================================
 
-A quarantined partition refuses every write.  Its `max_transaction_id` ends at the first gap, and reading a transaction that
-was lost is an error, never "there is none".
+A quarantined partition refuses every write.  Its `max_transaction_id` is the last one in front of the first gap.  Reading a
+transaction that was lost raises an error; it is never reported as "no such transaction".
 
-Thread-safe: writers take turns, readers wait for no disk write.
+Thread-safe.  One writer at a time holds the write lock; readers never wait for a disk write.
 """
 
 from __future__ import annotations
@@ -51,13 +56,13 @@ if TYPE_CHECKING:
     from waltzctl.engine.storage.commit_journal import CommitJournal
 
 
-def _of_index(finding: Finding) -> bool:
-    """Whether something is wrong with an index, which is made anew whatever it is."""
+def _is_index_finding(finding: Finding) -> bool:
+    """Whether a finding reports a fault of an index; opening rebuilds the index after any such fault."""
     return finding.severity is not Severity.NOTE and str(finding.path).endswith(INDEX_SUFFIX)
 
 
 class UnsyncedAppend(NamedTuple):
-    """Records that were written and are not durable yet (`Partition.write_blocks`)."""
+    """Records that `Partition.write_blocks` has written and that are not durable yet."""
 
     partition: int
     active: ActiveSegment
@@ -65,16 +70,16 @@ class UnsyncedAppend(NamedTuple):
 
     @property
     def file(self) -> disk.WritableFile:
-        """What has to be synced."""
+        """The data file to sync."""
         return self.active.data
 
     @property
     def to_journal(self) -> WriteTo:
-        """What a commit journal has to hold instead."""
+        """The write that makes the records durable in a commit journal instead of a sync of the file."""
         return WriteTo(self.partition, self.active.first_transaction_id, self.active.end, self.part.pieces)
 
     def journaled(self) -> None:
-        """A commit journal made it durable, and the file may not be."""
+        """Note that the records are durable in a commit journal and perhaps not in the data file."""
         self.active.data_synced = False
 
 
@@ -92,21 +97,22 @@ class Partition:
         *,
         quarantine: bool,
     ) -> None:
-        """Mend and open an examined partition, or quarantine it: without an examination, after a bad one, or for other reasons.
+        """Open a partition after its examination; None when it could not be examined.
 
-        Raises DiskWriteError, DiskReadError.
+        With `quarantine` nothing is changed and every write is refused; otherwise what a crash left is mended first.  Without an
+        examination `quarantine` must be set.  Raises DiskWriteError, DiskReadError.
         """
         self.number = number
         self.path = storage / str(number)
         self.journal: CommitJournal | None = None
-        """What made some of the records durable that are not durable in their segment; None where there is none."""
-        self._place = f"{self.path}: partition {number}"
+        """The commit journal that may hold records which are not yet durable in their segments; None for none."""
+        self._error_prefix = f"{self.path}: partition {number}"  # how error messages begin
         self._storage, self._control, self._options = storage, control, options
         self._findings = list(findings)
         self._cluster_key: uuid.UUID = control.cluster_key
         self._write_lock = threading.RLock()
-        self._active: ActiveSegment | None = None
-        self._failed: DiskWriteError | None = None
+        self._active: ActiveSegment | None = None  # the last segment; None while quarantined
+        self._failed: DiskWriteError | None = None  # the error after which every write is refused
         self._closed = False
         self._undo_ids: list[str] = []
         self._quarantined = quarantine
@@ -134,29 +140,29 @@ class Partition:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found when the partition was opened."""
+        """Findings of the examination with which the partition was opened."""
         return tuple(self._findings)
 
     @property
     def mended(self) -> tuple[Finding, ...]:
-        """What of the findings was mended when the partition was opened; nothing of a quarantined one is."""
+        """The findings that opening mended; none for a quarantined partition."""
         if self._quarantined:
             return ()
-        return tuple(one for one in self._findings if one.severity is Severity.REPAIRABLE or _of_index(one))
+        return tuple(one for one in self._findings if one.severity is Severity.REPAIRABLE or _is_index_finding(one))
 
     @property
     def undo_ids(self) -> tuple[str, ...]:
-        """Entries of the quarantine in which is kept what opening, and later a roll-over, took away."""
+        """Ids of the quarantine entries that keep the bytes which opening the partition removed."""
         return tuple(self._undo_ids)
 
     @property
     def failed(self) -> DiskWriteError | None:
-        """The error after which the partition no longer writes, until the directory is opened again."""
+        """The error since which the partition refuses writes; None while it accepts them.  Opening it again clears it."""
         return self._failed
 
     @property
     def session_id(self) -> int:
-        """Session in which the marks were last set; -1 when never, or unknown."""
+        """Session in which the marks were last set; -1 when they never were, or when the info is damaged."""
         return self._marks.session_id
 
     @property
@@ -171,7 +177,7 @@ class Partition:
 
     @property
     def marks_known(self) -> bool:
-        """Whether session and marks can be told; not when the partition's info in the control file is damaged."""
+        """Whether session and marks are known; False when the partition's info in the control file is damaged."""
         return self._control.info(self.number).current_struct is not None
 
     @property
@@ -207,9 +213,9 @@ class Partition:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
-        """Raise what every write is refused with at present: PartitionQuarantinedError, DiskWriteError, RefusedError."""
+        """Raise the error that a write would be refused with now: PartitionQuarantinedError, DiskWriteError, RefusedError."""
         with self._write_lock:
-            self._writable()
+            self._writable_segment()
 
     def append(self, records: Sequence[Record]) -> None:
         """Append records with the next consecutive ids, all or none; durable on return.
@@ -219,39 +225,43 @@ class Partition:
         DiskWriteError (nothing of the batch remains), SyncFailedError (writes are refused from then on).
         """
         with self._write_lock:
-            active = self._writable()
-            batch = batch_of_records(records, self.next_transaction_id, self._place, self._options.max_data_length)
+            active = self._writable_segment()
+            batch = batch_of_records(
+                records, self.next_transaction_id, self._error_prefix, self._options.max_data_length
+            )
             self._append(active, batch)
 
     def append_blocks(self, blocks: Sequence[EncodedBlock]) -> None:
         """Append blocks of encoded records (`engine.scan.transcode.AppendEncoder`), all or none; durable on return.
 
-        They must follow one another and the log.  Their bytes are trusted: the encoder has checked every record.  However many
-        there are, they are written at once and synced once, unless a segment ends or a checkpoint is reached inside them.  Raises
-        OutOfOrderError, ValueError for a block that does not agree with itself, and as `append`.
+        The blocks must continue the log, each from where the one before ends.  Their bytes are trusted: the encoder has checked
+        every record.  All blocks are written at once and synced once, unless a segment ends or a checkpoint is reached inside
+        them.  Raises OutOfOrderError, ValueError for a block whose size or count differs from its offsets, and as `append`.
         """
         with self._write_lock:
-            active = self._writable()
-            self._append(active, batch_of_blocks(blocks, self.next_transaction_id, self._place))
+            active = self._writable_segment()
+            self._append(active, batch_of_blocks(blocks, self.next_transaction_id, self._error_prefix))
 
     def write_blocks(self, blocks: Sequence[EncodedBlock]) -> UnsyncedAppend | None:
-        """The first half of `append_blocks`, for whoever syncs the files of several partitions at the same time.
+        """The first half of `append_blocks`, for a caller that syncs the files of several partitions at the same time.
 
-        What is returned says which file has to be synced; then `finish_append` must be called, by the same thread: until then
-        nobody else writes here, and readers do not see the records.  None, and nothing was done, for blocks that need more than
-        one sync: they end a segment or reach a checkpoint.  Raises as `append_blocks`.
+        The caller syncs `UnsyncedAppend.file` (or commits `to_journal`) and then calls `finish_append` from the same thread: the
+        write lock is held until then, and readers do not see the records.
+
+        Returns None, and has written nothing, for blocks that need more than one sync because they end a segment or reach a
+        checkpoint.  Raises as `append_blocks`.
         """
         self._write_lock.acquire()
         written = None
         try:
-            active = self._writable()
-            batch = batch_of_blocks(blocks, self.next_transaction_id, self._place)
+            active = self._writable_segment()
+            batch = batch_of_blocks(blocks, self.next_transaction_id, self._error_prefix)
             part = only_part(batch, active.end, self._options.segment_size_threshold)
             if part is not None:
                 try:
                     active.write(part)
                 except BaseException as error:
-                    self._give_up_append(error, batch.first_transaction_id)
+                    self._undo_append(error, batch.first_transaction_id)
                     raise
                 written = UnsyncedAppend(self.number, active, part)
         finally:
@@ -260,7 +270,7 @@ class Partition:
         return written
 
     def finish_append(self, append: UnsyncedAppend, error: SyncFailedError | None) -> None:
-        """The second half: the records are durable, and readers may see them.  Raises the `error` that the sync failed with."""
+        """The second half of `append_blocks`: publish the records to readers.  Raises `error`, with which the sync failed."""
         try:
             if error is not None:
                 raise self._fail(error)
@@ -277,22 +287,22 @@ class Partition:
                 else:
                     active.append(part)
         except BaseException as error:
-            self._give_up_append(error, batch.first_transaction_id)
+            self._undo_append(error, batch.first_transaction_id)
             raise
         self._log.publish(active.next_transaction_id, active.end)
 
-    def _give_up_append(self, error: BaseException, following: int) -> None:
-        """Of an append that failed nothing remains, so that `following` is the next id again, or the partition writes no more."""
+    def _undo_append(self, error: BaseException, following: int) -> None:
+        """After a failed append: remove the batch, so that `following` is the next id again, or refuse all further writes."""
         if isinstance(error, SyncFailedError):
             self._fail(error)
         elif self._failed is None:
-            self._take_back(following)
+            self._cut_failed_batch(following)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         """Close the last segment, durably, and begin the next one."""
         active.sync_data()
         active.sync_index()
-        self._refuse_orphan(active.next_transaction_id)
+        self._refuse_orphan_index(active.next_transaction_id)
         with disk.opened_directory(self.path) as opened:
             try:
                 extent = create_segment(
@@ -308,7 +318,8 @@ class Partition:
                     raise
             except DiskWriteError as error:
                 if Path(self.path / segment_name(active.next_transaction_id)).exists():
-                    self._fail(error)  # what is cut back in front of it, and written anew, no longer leads to it
+                    # the new segment could not be removed, and records appended in front of it would overlap it
+                    self._fail(error)
                 raise
         ended = whole_extent(
             self.number, self.path, active.first_transaction_id, active.next_transaction_id, active.end
@@ -318,10 +329,10 @@ class Partition:
         active.close()
         return following
 
-    def _refuse_orphan(self, first_transaction_id: int) -> None:
-        """Raises DamageError where a segment is to begin and an index without data file has entries: their ids were given away.
+    def _refuse_orphan_index(self, first_transaction_id: int) -> None:
+        """Raise DamageError when the index of the new segment exists, without a data file and with entries.
 
-        An index without entries says nothing, and is written over.
+        Its entries prove that records with these ids existed.  An index without entries proves nothing, and is overwritten.
         """
         path = self.path / index_name(first_transaction_id)
         orphan = SegmentView(self.number, first_transaction_id, None, FileState.of(path))
@@ -339,8 +350,8 @@ class Partition:
             )
             raise DamageError(f"{path}: {said}", [finding], advice="run waltzctl verify, then recover")
 
-    def _take_back(self, following: int) -> None:
-        """After a failed write: remove what the batch left, so that `following` is the next id again."""
+    def _cut_failed_batch(self, following: int) -> None:
+        """After a failed write: cut off what was written of the batch, so that `following` is the next id again."""
         try:
             self._cut_to(following)
         except BaseException as error:
@@ -352,13 +363,14 @@ class Partition:
             raise
 
     def set_low_water_mark(self, session_id: int, low_water_mark: int) -> None:
-        """Start a session: make everything durable, then write session, low-water mark, and the last id as local mark.
+        """Start a session: make everything durable, then write the session, the low-water mark and the local low-water mark.
 
-        A mark above the last id is allowed: this replica is behind.  Raises MarkWouldFallError for one below it or below the
-        present one, ConcurrentUpdateError for an older session, PartitionQuarantinedError, DiskWriteError.
+        The local low-water mark is the last transaction id of this replica.  A low-water mark above it is allowed: the replica is
+        behind then.  Raises MarkWouldFallError for a low-water mark below the last transaction id or below the present mark,
+        ConcurrentUpdateError for an older session, PartitionQuarantinedError, DiskWriteError.
         """
         with self._write_lock:
-            active = self._writable()
+            active = self._writable_segment()
             if self.max_transaction_id > low_water_mark:
                 raise MarkWouldFallError(
                     f"{self.path}: partition {self.number}: low-water mark {low_water_mark} is lower than the max transaction"
@@ -375,9 +387,13 @@ class Partition:
     def truncate(self, after: int, *, allow_data_loss: bool = False) -> int:
         """Remove every transaction behind `after`, durably; return the last one that is left.
 
-        Does nothing when `after` is not below the last transaction.  -1 leaves one empty segment.  Later segments go first,
-        last to first, each durably, and of each the index before the data; then the data is cut, then the index.  So a crash
-        leaves an unbroken beginning of the log that holds at least `after`, and never an index that proves more than there is.
+        Does nothing when `after` is not below the last transaction.  -1 leaves one empty segment.  Order, each step durable:
+
+        1. remove the later segments, last to first, and of each the index before the data file;
+        2. cut the data file of the segment that stays, then its index.
+
+        So a crash leaves an unbroken beginning of the log that holds at least `after`, and no index proves more records than
+        there are.
 
         Raises BelowLowWaterMarkError below the local low-water mark unless `allow_data_loss`, in which case the mark is
         lowered first (otherwise the next opening would miss acknowledged transactions); InvalidRequestError,
@@ -385,7 +401,7 @@ class Partition:
         which the partition refuses writes until it is opened again.
         """
         with self._write_lock:
-            active = self._writable()
+            active = self._writable_segment()
             if after < -1:
                 raise InvalidRequestError(f"cannot truncate after transaction {after}; -1 removes everything")
             if after >= self.max_transaction_id:
@@ -408,10 +424,17 @@ class Partition:
             return after
 
     def end_at(self, acknowledged: int) -> None:
-        """Have nothing count that stands behind the last transaction that was acknowledged before this one was opened.
+        """End the log at transaction `acknowledged`, the last one acknowledged before the partition was opened again.
 
-        It is cut off, durably, unless the partition is quarantined.  Nobody is shown it in any case; when it cannot be cut off,
-        the partition refuses writes until it is opened again.  Raises CorruptRecordError, DiskReadError, DiskWriteError.
+        ======================  =======================================  ==========================================
+        partition               records behind `acknowledged`            afterwards
+        ======================  =======================================  ==========================================
+        writable                are cut off, durably                     writable
+        writable, cut fails     stay, hidden from readers                refuses writes until it is opened again
+        quarantined             stay, hidden from readers                quarantined
+        ======================  =======================================  ==========================================
+
+        Raises CorruptRecordError, DiskReadError, DiskWriteError.
         """
         with self._write_lock:
             if self._quarantined:
@@ -427,16 +450,16 @@ class Partition:
                 raise
 
     def _leave_journal(self, active: ActiveSegment) -> None:
-        """Nothing of this partition is in a commit journal from now on: every record is durable in its segment.
+        """Make every record durable in its segment and have the commit journal forget the partition.
 
-        For what makes untrue what the journal says.  Raises DiskWriteError.
+        Required before a change that a write-back from the journal would undo, such as a truncation.  Raises DiskWriteError.
         """
         active.sync_data()
         if self.journal is not None:
             self.journal.forget(self.number)
 
     def _cut_to(self, following: int) -> None:
-        """Make `following` the next id.  On DiskWriteError memory no longer matches the files."""
+        """Remove every record from `following` on.  On DiskWriteError memory no longer matches the files."""
         target, end = self._log.end_after(following - 1)
         kept = whole_extent(self.number, self.path, target.first_transaction_id, following, end)
         dropped = self._log.end_with(kept)
@@ -452,35 +475,35 @@ class Partition:
         active.cut_back()
 
     def _remove_segment(self, segment: SegmentExtent, opened: int | None = None) -> None:
-        """Remove both files, durably: the index first, for without its data file it would prove that records were lost.
+        """Remove both files of a segment, durably; the index first, as an index without data file proves that records were lost.
 
-        `opened`: as `engine.durable.disk.sync_directory` takes it.
+        `opened`: see `engine.durable.disk.sync_directory`.
         """
         for path in (segment.index_path, segment.data_path):
             if Path(path).exists():
                 disk.unlink(path)
             disk.sync_directory(self.path, opened)
 
-    def _writable(self) -> ActiveSegment:
+    def _writable_segment(self) -> ActiveSegment:
         self._check_open()
         if self._quarantined:
             raise PartitionQuarantinedError(
-                f"{self.path}: partition {self.number} is quarantined: {self._why()}",
+                f"{self.path}: partition {self.number} is quarantined: {self._quarantine_reason()}",
                 self._findings,
                 advice="run waltzctl verify, then recover; every byte was kept",
             )
         if self._failed is not None:
             raise self._failed
         assert self._active is not None
-        self._settle_doubts(self._active)
+        self._renew_data_file(self._active)
         return self._active
 
-    def _settle_doubts(self, active: ActiveSegment) -> None:
-        """Where a flush failed behind the commit journal, go on with a new descriptor of the data file: the old one will be told
-        as well, though nothing is missing.  Raises DiskWriteError.
+    def _renew_data_file(self, active: ActiveSegment) -> None:
+        """Replace the descriptor of the data file if a background flush of the commit journal failed.  Raises DiskWriteError.
 
-        The new one is told of whatever fails from now on.  What failed before is durable all the same: nothing is under way,
-        and what was acknowledged was synced with the old descriptor, or behind the journal, or is now written anew.
+        The old descriptor would report that failure at its next sync, although no acknowledged record is missing.  The new one
+        reports every failure from now on.  Replacing it loses nothing: no append is in progress, and each acknowledged record was
+        synced through the old descriptor, or was flushed from the journal, or is rewritten from the journal here.
         """
         if self.journal is None or not self.journal.doubts(self.number):
             return
@@ -499,9 +522,9 @@ class Partition:
         active.data.close()
         active.data = renewed
 
-    def _why(self) -> str:
-        graver = [finding for finding in self._findings if finding.severity == "damage"]
-        return graver[0].message if graver else "damage was found"
+    def _quarantine_reason(self) -> str:
+        damage = [finding for finding in self._findings if finding.severity == "damage"]
+        return damage[0].message if damage else "damage was found"
 
     def _fail(self, error: DiskWriteError) -> DiskWriteError:
         self._failed = error
@@ -519,8 +542,8 @@ class Partition:
     def read_range(self, first: int, count: int, max_bytes: int | None = None) -> list[Record]:
         """Up to `count` consecutive records from `first`, fewer at the end of the log.
 
-        With `max_bytes` no more than fit into so many bytes on disk, but at least one.  The list also ends in front of a
-        damaged record; when the damaged one is the first, CorruptRecordError names it.  Raises DiskReadError,
+        `max_bytes` bounds the bytes that the records take on disk, but at least one record is returned.  The list also ends in
+        front of a damaged record; when the first record is damaged, CorruptRecordError names it.  Raises DiskReadError,
         InvalidRequestError for a negative count.
         """
         return self._log.read_range(first, count, max_bytes)
@@ -538,7 +561,7 @@ class Partition:
         return self._log.read_wire(first, count, None, headers=True)
 
     def answer_lists(self, answers: ListAnswers, requests: Requests) -> None:
-        """Answer requests for few records as far as that needs no waiting; see `PartitionLog.answer_lists`."""
+        """Answer requests for few records as long as none has to wait for the disk; see `PartitionLog.answer_lists`."""
         self._log.answer_lists(answers, requests)
 
     def _check_open(self) -> None:
@@ -546,7 +569,7 @@ class Partition:
             raise RefusedError(f"{self.path}: partition {self.number} is closed")
 
     def close(self) -> None:
-        """Make everything durable in the partition's own files and let go of them; a second call does nothing.
+        """Make every record durable in the partition's own files and close them; a second call does nothing.
 
         Raises DiskWriteError.
         """
@@ -555,7 +578,7 @@ class Partition:
                 return
             try:
                 if self._active is not None and self._failed is None:
-                    self._settle_doubts(self._active)
+                    self._renew_data_file(self._active)
                     self._leave_journal(self._active)
                     self._active.sync_index()
             finally:

@@ -1,10 +1,10 @@
 """Reading the log of a partition across its segments.
 
-A `PartitionLog` knows the segments and the next transaction id as far as they are durable and acknowledged; the partition's
-writer tells it when they change.  Readers hold no lock while they read from the disk.
+A `PartitionLog` holds the segments and the next transaction id, as far as records are durable and acknowledged; the partition's
+writer updates it.  Readers hold no lock while they read from the disk.
 
-A log *with gaps* is that of a quarantined partition: whatever can be verified is served, and a transaction that was lost is an
-error, never "there is none".
+The log of a quarantined partition is a log *with gaps*: every record that can be verified is served, and reading a transaction
+that was lost raises an error; it is never reported as "no such transaction".
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from waltzctl.engine.scan.list_answers import ListAnswers, OpenSegment, Requests
 
 CAREFUL_RECORDS = 100
-"""Records that are read the careful way before the fast one is tried again."""
+"""Records that are read one by one, each verified by itself, before whole lists are read again."""
 _ABOVE_EVERY_ID = 2**63
 
 
 class _OvertakenError(Exception):
-    """A truncation removed the segment that was about to be read.  Never leaves this module."""
+    """A truncation removed the segment that was about to be read.  Raised and handled in this module only."""
 
 
 class PartitionLog:
@@ -49,30 +49,31 @@ class PartitionLog:
         *,
         lost_below: int | None = None,
     ) -> None:
-        """`lost_below` makes it a log with gaps: below this id a transaction that is not found was lost."""
+        """`lost_below`: makes this a log with gaps; a transaction below this id that is not found was lost."""
         self._path, self._storage = path, storage
-        self._known = list(segments)
-        self._end: int | None = None
-        self._next = next_transaction_id
-        self._gaps = lost_below is not None
+        self._extents = list(segments)  # the last one may be out of date: see `_segments`
+        self._last_end: int | None = None  # published size of the last segment; None: its extent is up to date
+        self._next_id = next_transaction_id
+        self._has_gaps = lost_below is not None
         self._lost_below = lost_below or 0
-        self._hidden_from = _ABOVE_EVERY_ID
+        self._hidden_from = _ABOVE_EVERY_ID  # readers do not see transactions from this id on
         self._closed = False
+        # counted, so that a reader notices that a truncation overtook it
         self._truncations = 0
         self._lock = threading.Lock()
         self._readers = ReaderCache(options.cached_segments, max_data_length=options.max_data_length, storage=storage)
 
     @property
     def _segments(self) -> list[SegmentExtent]:
-        """The segments; the lock is held.  The last one is brought up to date when somebody looks, not with every append."""
-        if self._end is not None:
-            self._known[-1] = self._known[-1].grown(self._next, self._end)
-            self._end = None
-        return self._known
+        """The segments; the lock is held.  The last one is brought up to date here, and not with every append."""
+        if self._last_end is not None:
+            self._extents[-1] = self._extents[-1].grown(self._next_id, self._last_end)
+            self._last_end = None
+        return self._extents
 
     @_segments.setter
     def _segments(self, segments: list[SegmentExtent]) -> None:
-        self._known, self._end = segments, None
+        self._extents, self._last_end = segments, None
 
     @property
     def segments(self) -> tuple[SegmentExtent, ...]:
@@ -82,8 +83,8 @@ class PartitionLog:
 
     @property
     def next_transaction_id(self) -> int:
-        """The id behind the last transaction without a gap before it."""
-        return self._next
+        """One above the last transaction without a gap before it."""
+        return self._next_id
 
     @property
     def open_segments(self) -> int:
@@ -99,35 +100,35 @@ class PartitionLog:
     def publish(self, next_transaction_id: int, end: int) -> None:
         """The last segment now has `end` bytes up to `next_transaction_id`, and readers may see all of them."""
         with self._lock:
-            self._next, self._end = next_transaction_id, end
+            self._next_id, self._last_end = next_transaction_id, end
 
     def end_with(self, last: SegmentExtent) -> tuple[SegmentExtent, ...]:
-        """The log now ends with `last`, in the place of the segment of its name; return the segments that are dropped."""
+        """End the log with `last`, which replaces the segment of the same first id; return the later segments, now dropped."""
         with self._lock:
             self._truncations += 1
             first = last.first_transaction_id
             dropped = [segment for segment in self._segments if segment.first_transaction_id > first]
             self._segments = [s for s in self._segments if s.first_transaction_id < first] + [last]
-            self._next = last.next_transaction_id
+            self._next_id = last.next_transaction_id
             for segment in (*dropped, last):
                 self._readers.forget(segment.first_transaction_id)
         return tuple(dropped)
 
     def hide_behind(self, last: int) -> None:
-        """Show nobody what stands behind a transaction, though it stays where it is; `last` may also be above the end."""
+        """Hide the transactions above `last` from readers; the files stay as they are.  `last` may be above the end."""
         with self._lock:
             self._hidden_from = last + 1
-            self._next = min(self._next, last + 1)
+            self._next_id = min(self._next_id, last + 1)
 
     @property
     def _shown_below(self) -> int:
-        """Nothing is shown from this id on: a batch may be on its way into the files, or something is hidden."""
-        return self._hidden_from if self._gaps else self._next
+        """Readers see transactions below this id only: a batch may be being written behind it, or records are hidden."""
+        return self._hidden_from if self._has_gaps else self._next_id
 
     def end_after(self, after: int) -> tuple[SegmentExtent, int]:
-        """The segment that will be the last one, and its size, when everything behind `after` is gone.
+        """The segment that will be the last one, and its size in bytes, once everything above `after` is removed.
 
-        Raises CorruptRecordError when the record to end with cannot be verified, DiskReadError.
+        Raises CorruptRecordError when record `after` cannot be verified, DiskReadError.
         """
         segments = list(self.segments)
         while segments[-1].first_transaction_id > after + 1:  # a sound log begins with transaction 0
@@ -141,7 +142,7 @@ class PartitionLog:
             return last, reader.end_of(last, after)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files, those in use when their readers are done."""
         with self._lock:
             self._closed = True
             self._readers.close()
@@ -157,8 +158,8 @@ class PartitionLog:
     def read_range(self, first: int, count: int, max_bytes: int | None = None) -> list[Record]:
         """Up to `count` consecutive records from `first`, fewer at the end of the log.
 
-        With `max_bytes` no more than fit into so many bytes on disk, but at least one.  The list also ends in front of a
-        damaged record; when the damaged one is the first, CorruptRecordError names it.  Raises DiskReadError,
+        `max_bytes` bounds the bytes that the records take on disk, but at least one record is returned.  The list also ends in
+        front of a damaged record; when the first record is damaged, CorruptRecordError names it.  Raises DiskReadError,
         InvalidRequestError for a negative count.
         """
         if count < 0:
@@ -195,7 +196,8 @@ class PartitionLog:
     def read_wire(self, first: int, count: int, max_bytes: int | None, *, headers: bool = False) -> WireRecords:
         """As `read_range`, or `read_headers`, in the form of a list on the wire.
 
-        Where the index or a record is not right, some records are read the careful way, which names what is damaged.
+        Records are read as whole lists through the index.  Where the index or a record is damaged, up to `CAREFUL_RECORDS`
+        records are read one by one, which finds the damaged one.
         """
         if count < 0:
             raise InvalidRequestError(f"cannot read {count} records")
@@ -206,7 +208,7 @@ class PartitionLog:
             try:
                 found = self._list_part(following, stop - following, left, headers=headers)
             except CorruptRecordError:
-                if not pieces and (self._gaps or following < self._next):
+                if not pieces and (self._has_gaps or following < self._next_id):
                     raise
                 break
             if found is None or (left is not None and pieces and found.size > left):
@@ -218,19 +220,19 @@ class PartitionLog:
         return WireRecords(following - first, b"".join(pieces))
 
     def answer_lists(self, answers: ListAnswers, requests: Requests) -> None:
-        """Answer requests for few records in their order, as far as nothing has to wait for the disk; `answers` has them then.
+        """Answer requests for few records, in their order, as long as none has to wait for the disk; `answers` collects them.
 
-        An answer has all records that were asked for, or are there; they lie in one segment that is open.  The first request
-        that is not so simple ends it: somebody else has to answer it, by `read_wire`.
+        A request is answered here when all of its records that exist lie in one segment that is open for reading.  The first
+        other request ends the call; its caller answers it by `read_wire`.
         """
         answers.begin(requests)
-        if self._gaps or not self._lock.acquire(blocking=False):
+        if self._has_gaps or not self._lock.acquire(blocking=False):
             return
-        try:  # nothing in here waits, so the lock is kept to the end: nobody closes the reader meanwhile
+        try:  # nothing in here waits, so the lock is held throughout, and no other thread closes the reader
             going_on = True
             while going_on:
                 segment = self._open_segment(answers.first_transaction_id)
-                going_on = segment is not None and answers.answer_from(segment, self._next)
+                going_on = segment is not None and answers.answer_from(segment, self._next_id)
         finally:
             self._lock.release()
 
@@ -238,10 +240,10 @@ class PartitionLog:
         """The segment of a transaction, if it is open for reading; the lock is held."""
         if transaction_id is None:
             return None
-        extent = self._segments[-1]  # as mostly
+        extent = self._segments[-1]  # the common case
         if transaction_id < extent.first_transaction_id:
-            place = bisect_right(self._known, transaction_id, key=lambda s: s.first_transaction_id) - 1
-            extent = self._known[max(0, place)]
+            place = bisect_right(self._extents, transaction_id, key=lambda s: s.first_transaction_id) - 1
+            extent = self._extents[max(0, place)]
         reader = self._readers.opened(extent)
         return None if reader is None else reader.open_segment(extent)
 
@@ -254,7 +256,7 @@ class PartitionLog:
             with self._reader(extent) as reader:
                 found = reader.read_list(extent, first, count, max_bytes, headers=headers)
         except _OvertakenError:
-            found = None  # the careful way looks again
+            found = None  # `read_range` looks up the segment again
         if found is not None and found.records:
             return ListPart(found.records, found.disk_bytes, found.data)
         records = self.read_range(first, min(count, CAREFUL_RECORDS), max_bytes)
@@ -280,14 +282,14 @@ class PartitionLog:
             except CorruptRecordError:
                 if self._truncations == truncations:
                     raise
-                # a truncation overtook the reader: what it met was cut, or is being written over, and is looked for again
+                # a truncation overtook the reader: the record was cut off, or is being overwritten; look it up again
             except _OvertakenError:
-                continue  # the same
+                continue  # look it up again as well
 
     def _extent_of(self, transaction_id: int) -> SegmentExtent | None:
         """The segment in whose runs a transaction lies; None when the log does not hold it (yet).
 
-        Raises CorruptRecordError for a transaction that was lost: the log goes on behind it.
+        Raises CorruptRecordError for a transaction that was lost.
         """
         with self._lock:
             self._check_open()
@@ -309,7 +311,7 @@ class PartitionLog:
             first = extent.first_transaction_id
             place = bisect_left(self._segments, first, key=lambda s: s.first_transaction_id)
             if place == len(self._segments) or self._segments[place].first_transaction_id != first:
-                raise _OvertakenError  # while a segment is listed its files are there
+                raise _OvertakenError  # the files of a segment that is not listed may be gone
             reader = self._readers.take(extent)
         try:
             yield reader

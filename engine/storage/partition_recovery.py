@@ -1,14 +1,22 @@
-"""Opening a partition: first everything is examined, and only when all of it is understood is anything changed.
+"""Recovery of a partition at its opening: all of it is examined first (`examine_partition`), then mended (`mend`) if it is sound.
 
-What a crash may leave is mended: a torn tail above the local low-water mark, an empty or short data file behind the last
-segment, an index that lags behind, is missing or is stale.  Everything else *quarantines* the partition: damage at or below
-the mark or in front of valid records, a gap or an overlap between segments, a header that disagrees, another partition's records
-behind one that does not, a missing first segment, records that are gone though the mark, an index or a segment's name proves that
-they were here (`engine.log.evidence`).  A quarantined partition keeps every byte and accepts no write; records whose
-checksums agree can still be read.
+*Mended*, because a crash may leave it:
 
-Bytes of data files that are cut off, and indexes that are replaced, are kept in the quarantine of the storage directory
-(command *open*) and `undo` brings them back.
+- a torn tail above the local low-water mark;
+- an empty or short data file behind the last segment;
+- an index that lags behind, is missing or is stale.
+
+Anything else *quarantines* the partition:
+
+- damage at or below the local low-water mark, or in front of valid records;
+- a gap or an overlap between segments, or a missing first segment;
+- a header that disagrees with the partition, or a right header with another partition's records behind it;
+- missing records whose existence is proven by the mark, an index or a segment's name (`engine.log.evidence`).
+
+A quarantined partition keeps every byte and accepts no write; records whose checksums are right can still be read.
+
+Bytes that are cut off data files, and indexes that are replaced, are kept in the quarantine of the storage directory (command
+*open*), and `undo` restores them.
 """
 
 from __future__ import annotations
@@ -38,17 +46,17 @@ from waltzctl.engine.storage.strays import hidden, ids_of, judge_stray
 from waltzctl.formats.segment import CHECKPOINT_INTERVAL, ENTRY_SIZE, HEADER_SIZE, entry_position
 
 KNOWN_BEFORE_CUT = 1 << 20
-"""Bytes in front of a torn tail that the manifest's checksums cover: more would be read three times while a node waits."""
+"""Bytes in front of a torn tail that the manifest's checksums cover; each byte is read three times while the node starts."""
 UNKNOWN_END = 2**63
-"""Above every transaction id: nobody can know where the log ended."""
+"""Above every transaction id: stands for an unknown end of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found in a partition's directory.
+    """Result of examining a partition's directory.
 
-    `states` are the segments that stay, in order; `short` is a data file behind them that never got its header.
-    `contiguous_next` is the id up to which every transaction is there; `proven` tells up to where they were.
+    `states`: the segments that stay, in order.  `short`: a data file behind them that is shorter than its header; None for none.
+    `proven`: evidence of the transactions that were durable here.
     """
 
     path: PurePath
@@ -62,18 +70,18 @@ class Examination:
 
     @property
     def lost_below(self) -> int:
-        """Below this id a transaction that cannot be read was lost: it was durable here, or nobody can know."""
+        """Below this id, a transaction that cannot be read counts as lost: it was durable here, or that is unknown."""
         unreadable = any(state.extent is None for state in self.states)
         return UNKNOWN_END if unreadable else self.proven.required
 
     @property
     def extents(self) -> tuple[SegmentExtent, ...]:
-        """Segments of which something can be read."""
+        """The readable segments, in order."""
         return tuple(state.extent for state in self.states if state.extent is not None)
 
     @property
     def contiguous_next(self) -> int:
-        """The first id that is not there, counted from 0."""
+        """The lowest transaction id, from 0 on, that cannot be read."""
         following = 0
         for state in self.states:
             extent = state.extent
@@ -88,11 +96,10 @@ class Examination:
 def examine_partition(
     directory: Path, place: SegmentPlace, *, local_low_water_mark: int | None, session_id: int
 ) -> Examination:
-    """Look at all segments of a partition; changes nothing.  `session_id`: the one in force, -1 for none.
+    """Examine all segments of a partition; changes nothing.
 
-    `local_low_water_mark` None: nothing tells it.
-
-    Raises DiskReadError, NotWaltzError without a directory.
+    `local_low_water_mark`: None when it is unknown.  `session_id`: the session in force, -1 for none.  Raises DiskReadError;
+    NotWaltzError without a directory.
     """
     view = view_partition(directory, place.partition)
     proven = evidence(view, local_low_water_mark)
@@ -152,14 +159,14 @@ def examine_partition(
         and not hiding
         and not any(one.lost for one in gone)
         and (no_log is None or no_log.began is None)
-        # what is proven and not there in one row from 0 on keeps the log closed, whatever it was that told of it
+        # every transaction that is proven to have existed must be in the contiguous log from 0 on
         and examination.contiguous_next >= max(proven.mark, proven.names, proven.with_data)
     )
     return replace(examination, findings=tuple(findings), quarantined=not sound)
 
 
 def _data_gone(examination: Examination) -> Iterator[DataGone]:
-    """The indexes whose data file is missing, and whether what they list stands elsewhere."""
+    """The indexes whose data file is missing, each with whether the records that it lists are in other segments."""
     view = examination.view
     held = [(one.first_transaction_id, one.next_transaction_id) for one in examination.extents]
     for orphan in view.segments:
@@ -169,9 +176,9 @@ def _data_gone(examination: Examination) -> Iterator[DataGone]:
 
 
 def _hiding_strays(view: PartitionView, states: Sequence[SegmentState], place: SegmentPlace) -> Iterator[Finding]:
-    """Data files of this partition under names that are no segment's, with ids that stand nowhere else.
+    """Findings of data files with records of this partition that no segment has, under names that are not a segment's.
 
-    Whoever writes on would give these ids away a second time.
+    An append to the partition would assign the ids of these records a second time.
     """
     known = [
         (extent.first_transaction_id, extent.next_transaction_id - 1)
@@ -189,7 +196,7 @@ def _hiding_strays(view: PartitionView, states: Sequence[SegmentState], place: S
 
 
 def _special(path: PurePath, view: PartitionView, where: Where) -> Finding:
-    """No regular file stands where a data file or an index is opened."""
+    """The finding for a special file in the place of a data file or an index."""
     kind = special_kind(path) or "gone"
     for segment in view.data_segments:
         if segment.index_path == path:
@@ -216,17 +223,17 @@ def _short_stretch(segment: SegmentView) -> Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """A partition's segments, all sound; `undo_id` names the quarantine's entry with what was taken away, None for nothing."""
+    """A mended partition: its segments, and the id of the quarantine entry with the removed bytes (None: nothing was removed)."""
 
     extents: tuple[SegmentExtent, ...]
     undo_id: str | None
 
 
 def mend(examination: Examination) -> Mended:
-    """Change what an examination of a sound partition found to be left by a crash.
+    """Mend what a crash left in a partition that was found sound.
 
-    Idempotent: a crash at any point leaves a partition that is examined and mended again.  Raises DiskWriteError,
-    DiskReadError, RefusedError when an interrupted repair waits.
+    Idempotent: after a crash at any point the partition is examined and mended again.  Raises DiskWriteError, DiskReadError,
+    RefusedError when an interrupted repair has to be rolled back first.
     """
     if examination.quarantined:
         raise ValueError(f"{examination.path}: a quarantined partition is not mended")
@@ -255,9 +262,9 @@ def _sound(state: SegmentState) -> SegmentExtent:
 
 
 def _apply_kept_edits(examination: Examination) -> str | None:
-    """Cut torn tails, remove a short data file, replace stale indexes: what takes bytes away goes through the quarantine.
+    """Cut torn tails, remove a short data file, replace stale indexes: all changes that remove bytes, through the quarantine.
 
-    Returns the entry's id.
+    Returns the id of the quarantine entry; None when there was nothing to do.
     """
     place = examination.place
     edits: list[Edit] = []
@@ -273,7 +280,7 @@ def _apply_kept_edits(examination: Examination) -> str | None:
         edits.append(Remove(short.data_path))
         if short.index is not None:
             edits.append(Remove(short.index_path))
-    # with entries, all of them in other segments too, it is what a truncation left: it is kept
+    # An orphaned index with entries, whose records are all in other segments, was left by a truncation; a copy is kept.
     edits += [Remove(orphan.path) for orphan in _orphans(examination) if orphan.size > HEADER_SIZE]
     if not edits:
         return None
@@ -292,7 +299,7 @@ def _apply_kept_edits(examination: Examination) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Delivers the bytes of a segment's index when they are asked for."""
+    """Builds the bytes of a segment's index when it is called (`engine.durable.edits.Replace.parts`)."""
 
     extent: SegmentExtent
 
@@ -307,11 +314,11 @@ def _index_parts(extent: SegmentExtent) -> Iterator[bytes]:
 
 
 def _mend_index_tail(state: SegmentState, extent: SegmentExtent) -> None:
-    """Write the entries behind the last checkpoint that are wrong or missing, and cut what is too much.
+    """Write the wrong or missing entries behind the last checkpoint, and cut entries behind the last record.
 
-    These entries are never durable before the next checkpoint, so nothing is kept of them.  Where the data goes beyond another
-    checkpoint (a truncation had cut the index, and not yet the data), its record there proves all entries in front of it: then
-    the index is written anew, as a whole.
+    No copy is kept of these entries, which were not promised to be durable before the next checkpoint.  Where the data goes
+    beyond a further checkpoint (a truncation had cut the index but not yet the data), the index is written anew as a whole: once
+    the entry of that checkpoint is there, its record proves all entries in front of it.
     """
     assert state.index_from is not None
     size = entry_position(extent.next_transaction_id, extent.first_transaction_id)
@@ -328,7 +335,7 @@ def _mend_index_tail(state: SegmentState, extent: SegmentExtent) -> None:
 
 
 def _tail(state: SegmentState, extent: SegmentExtent) -> Iterator[tuple[int, bytes]]:
-    """The entries from `index_from` on, in parts, each with the transaction of its first one."""
+    """The index entries from `index_from` on, in parts, each with the transaction id of its first entry."""
     assert state.index_from is not None
     assert state.scanned_from is not None
     number = state.scanned_from[0]
@@ -347,9 +354,9 @@ def _orphans(examination: Examination) -> Iterator[FileState]:
 
 
 def _remove_empty_orphans(examination: Examination) -> None:
-    """Remove indexes without data file that hold no entry: a crash during roll-over leaves them, and they say nothing.
+    """Remove indexes without a data file and without entries, which a crash during a roll-over leaves.
 
-    One that a power loss brings back says nothing either.
+    Not durable: such an index that comes back after a power loss is harmless, and is removed again.
     """
     for orphan in _orphans(examination):
         if orphan.size <= HEADER_SIZE:
@@ -357,10 +364,10 @@ def _remove_empty_orphans(examination: Examination) -> None:
 
 
 def settle_partition(directory: PurePath, partition: int) -> None:
-    """Make durable what is about to be read of the last segment; the others were synced when they were closed.
+    """Make the last segment durable before it is read; the other segments were synced when they were closed.
 
-    After a crash of the process alone it may be in the system's memory only, and a power loss would take back what was shown
-    to somebody.  Raises DiskWriteError, DiskReadError.
+    After a crash of the process alone, its last writes may be in the page cache only; a power loss would then take back records
+    that readers have seen.  Raises DiskWriteError, DiskReadError.
     """
     view = view_partition(directory, partition)
     for segment in view.data_segments[-1:]:
@@ -371,19 +378,19 @@ def settle_partition(directory: PurePath, partition: int) -> None:
 
 
 def clear_unfinished(directory: PurePath, partition: int) -> None:
-    """Remove the files that were being built when a process ended: they hold nothing that anybody was promised.
+    """Remove temporary files that a process left when it ended; no acknowledged record is in them.
 
-    One that a power loss brings back is removed again.  Raises DiskWriteError, DiskReadError.
+    Not durable: a file that comes back after a power loss is removed again.  Raises DiskWriteError, DiskReadError.
     """
     for path in view_partition(directory, partition).temporary:
         disk.unlink(path)
 
 
 def renew_last_index(directory: PurePath, partition: int) -> None:
-    """Write the last segment's index anew, as it reads.
+    """Write the last segment's index again, with the contents that are read.
 
-    After a failed sync the system may show entries which the disk does not hold, and take them for written; only what is
-    written again is sure to get there.  (The data needs none of this: what was acknowledged of it was synced before.)  Raises
+    After a failed sync, the page cache may hold entries that the disk does not, marked clean; only bytes that are written again
+    reach the disk for certain.  (The data file does not need this: its acknowledged records were synced before.)  Raises
     DiskWriteError, DiskReadError.
     """
     for segment in view_partition(directory, partition).data_segments[-1:]:
@@ -394,10 +401,11 @@ def renew_last_index(directory: PurePath, partition: int) -> None:
 
 
 _PIECE = 1 << 20
+"""Bytes per read when an index is copied."""
 
 
 def sync_file(path: PurePath) -> None:
-    """Make a file durable as it is, if it is there.  Raises DiskWriteError."""
+    """Make a file durable; does nothing when there is none.  Raises DiskWriteError."""
     try:
         with disk.WritableFile.open(path) as file:
             file.sync()

@@ -1,7 +1,7 @@
-"""Partitions that were taken away: put aside with everything they have, or deleted.
+"""Partitions that were taken away from a storage directory: put aside with all of their files, or deleted.
 
-Both begin with one rename of the partition's directory (`engine.durable.relocation`), so a crash never leaves half a partition
-where a whole one is expected; what was to be deleted is deleted at the next opening.
+Both begin with one rename of the partition's directory (`engine.durable.relocation`), so a crash never leaves half a partition in
+its place.  An unfinished deletion is finished when the storage directory is opened next (`finish_deletions`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from waltzctl.formats.control import FLAG_AVAILABLE
 
 
 def check_put_aside(storage: Path, number: int) -> None:
-    """Raise RefusedError when files of the partition were put aside before, or when there are none that can be put aside."""
+    """Raise RefusedError when the partition cannot be put aside: there are files put aside before, or no directory to move."""
     target = put_aside_path(storage, number)
     _refuse_elsewhere(storage / str(number), moved_back=True)
     if not (storage / str(number)).is_dir():
@@ -39,9 +39,9 @@ def check_put_aside(storage: Path, number: int) -> None:
 
 
 def _refuse_elsewhere(directory: Path, *, moved_back: bool) -> None:
-    """Raises RefusedError where a partition's files lie elsewhere and cannot go: behind a link, or on a disk mounted here.
+    """Raise RefusedError when a partition's directory is a symbolic link or a mount point, and so cannot be moved.
 
-    `moved_back`: the directory is only put aside, as a link can be that leads to the same place from there.
+    `moved_back`: the directory is only put aside; an absolute link is then accepted, as it leads to the same place when moved.
     """
     linked = directory.is_symlink()
     if linked and not (moved_back and os.path.isabs(os.readlink(directory))):
@@ -57,30 +57,31 @@ def _refuse_elsewhere(directory: Path, *, moved_back: bool) -> None:
 
 
 def prepare_relocation(storage: Path, kind: str) -> None:
-    """Make durably what has to be there before a partition can be put aside (UNASSIGNED) or deleted (DELETING).
+    """Make, durably, the directory into which a partition is put aside (UNASSIGNED) or moved for deletion (DELETING).
 
-    A full disk does not give it; what follows needs no more space.  Raises DiskError.
+    Called first, because it needs disk space and the later steps do not.  Raises DiskError.
     """
     disk.make_directories_above(retired_place(storage, kind, 0))
 
 
 def put_aside(storage: Path, number: int) -> None:
-    """Move a partition's directory out of the way, durably.  Raises RefusedError when one is there already, DiskError."""
+    """Put a partition's directory aside, durably.  Raises RefusedError as `check_put_aside`, DiskError."""
     check_put_aside(storage, number)
     relocate(storage, storage / str(number), put_aside_path(storage, number))
 
 
 def take_from_aside(storage: Path, number: int) -> None:
-    """Bring a partition's directory back, durably.  Raises DiskError."""
+    """Move a partition's directory back from where it was put aside, durably.  Raises DiskError."""
     relocate(storage, put_aside_path(storage, number), storage / str(number))
 
 
 def _sources(storage: Path, number: int) -> list[Path]:
+    """The directories of a partition that exist: its own, and the one put aside."""
     return [path for path in (storage / str(number), put_aside_path(storage, number)) if path.is_dir()]
 
 
 def check_deletion(storage: Path, number: int) -> None:
-    """Raise RefusedError when there is something in a partition's directories that is not Waltz's, or they lie elsewhere."""
+    """Raise RefusedError when a partition's directories hold foreign files, or cannot be moved (`_refuse_elsewhere`)."""
     for place in (storage / str(number), put_aside_path(storage, number)):
         _refuse_elsewhere(place, moved_back=False)
     for source in _sources(storage, number):
@@ -92,10 +93,10 @@ def check_deletion(storage: Path, number: int) -> None:
 
 
 def begin_deletion(storage: Path, number: int) -> None:
-    """Move a partition's directories to where they will be deleted.  Raises RefusedError as `check_deletion`, DiskError.
+    """Move a partition's directory into ``.waltzctl/deleting/``.  Raises RefusedError as `check_deletion`, DiskError.
 
-    Where its directory is lost an empty one takes its place, so that session and marks are forgotten all the same.  What was put
-    aside goes first, where the partition is here as well: left behind, it would be the partition's at the next assignment.
+    A lost directory is replaced by an empty one, so that session and marks are deleted all the same.  A second directory, which
+    was put aside, is deleted first: otherwise the next assignment would take it for the partition's.
     """
     check_deletion(storage, number)
     if not _sources(storage, number):
@@ -111,17 +112,20 @@ def begin_deletion(storage: Path, number: int) -> None:
 
 
 def empty_deleted(storage: Path, number: int) -> None:
-    """Remove the files of a partition that waits for its deletion; `finish_deletions` does the rest.  Raises DiskError."""
+    """Remove the files of a partition whose deletion was begun; `finish_deletions` does the rest.  Raises DiskError."""
     _empty(retired_place(storage, DELETING, number))
 
 
 def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:
-    """Delete what waits for it, and forget session, marks, fence, accepted losses and switches of those partitions.
+    """Finish every deletion that was begun; with `only`, those of these partitions.  Raises DamageError, DiskError.
 
-    All of that before the files go, and last their directory, which is the sign that something is left to do.  Where the disk is
-    too full for what has to be written the files make room first.  `only`: of these, unless None.
+    Order for each partition:
 
-    Raises DamageError, DiskError.
+    1. reset session and marks, drop fence, accepted losses and availability mark;
+    2. remove the files;
+    3. remove their directory, which until then shows that the deletion is unfinished.
+
+    When the disk is too full for step 1, the files are removed before it.
     """
     directory = storage / disk.STATE_DIRECTORY / DELETING
     try:
@@ -133,7 +137,7 @@ def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[i
     for name in names:
         number = partition_number(name)
         if number is None or number >= control.num_partitions:
-            continue  # nothing that was put there by us
+            continue  # not put there by a deletion
         if only is not None and number not in only:
             continue
         try:
@@ -145,6 +149,7 @@ def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[i
 
 
 def _forget(storage: Path, control: OpenControlFile, number: int) -> None:
+    """Delete everything stored about a partition outside its directory; may be repeated."""
     info = control.info(number)
     current = info.current_struct
     forgotten = current is not None and current.marks == (-1, -1, -1) and current.flags in (None, FLAG_AVAILABLE)
@@ -156,7 +161,7 @@ def _forget(storage: Path, control: OpenControlFile, number: int) -> None:
 
 
 def _empty(directory: Path) -> None:
-    if directory.is_symlink():  # put there by an earlier version: what it leads to stays
+    if directory.is_symlink():  # moved there by an earlier version: the link's target is kept
         return
     for name in sorted(os.listdir(directory)):
         disk.unlink(directory / name)

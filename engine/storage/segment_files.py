@@ -1,9 +1,16 @@
-"""Segments: what is known of one, making a new one, and the last one, which grows.
+"""The two files of a segment: what is known of them (`SegmentExtent`), creating them, and the last segment, open for writing.
 
-The data file is the truth, the index is derived from it.  So the data is written first and synced before anybody is told, and
-the index is only synced at checkpoints (when the next transaction id is a multiple of 1000), when the segment is closed and
-when a session starts.  The index's bytes are those that release 0.13.2 writes; only the order in which they reach the disk
-differs.
+The data file is authoritative; the index is derived from it.
+
+======  ============================================================================================================
+file    synced
+======  ============================================================================================================
+data    before an append is acknowledged (in this file, or in a commit journal)
+index   at a checkpoint (the next transaction id is a multiple of 1000), when the segment is closed, and when a
+        session starts
+======  ============================================================================================================
+
+The index has the same bytes as with release 0.13.2; only the order in which they reach the disk differs.
 """
 
 from __future__ import annotations
@@ -34,7 +41,10 @@ from waltzctl.formats.segment import (
 
 @dataclass(frozen=True, slots=True)
 class BelievedRun:
-    """Believable records back to back: ids ``first`` to ``next - 1`` in the bytes from ``start`` to ``end``."""
+    """Consecutive records without a gap in the data file that passed the examination.
+
+    Ids from `first_transaction_id` up to `next_transaction_id` - 1, in the bytes from `start` up to `end`.
+    """
 
     first_transaction_id: int
     next_transaction_id: int
@@ -44,10 +54,10 @@ class BelievedRun:
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
-    """What is known of a segment that can be read.
+    """A segment that can be read: its files, and where its records lie.
 
-    `runs` is in file order; a sound segment has at most one, from its header to its end.  `index_usable` is False when the
-    index file is missing or belongs to something else.
+    `runs`: in file order; a sound segment has at most one, from its header to its end.  `index_usable`: False when the index
+    file is missing or belongs to another segment.
     """
 
     partition: int
@@ -59,12 +69,12 @@ class SegmentExtent:
 
     @property
     def next_transaction_id(self) -> int:
-        """The id behind the last believable record; the first id when there is none."""
+        """One above the id of the last record of the runs; the segment's first id when there are none."""
         return self.runs[-1].next_transaction_id if self.runs else self.first_transaction_id
 
     @property
     def end(self) -> int:
-        """Bytes from the start of the file to the end of the last believable record."""
+        """Byte offset in the data file where the last run ends."""
         return self.runs[-1].end if self.runs else HEADER_SIZE
 
     def run_of(self, transaction_id: int) -> BelievedRun | None:
@@ -75,12 +85,12 @@ class SegmentExtent:
         return None
 
     def grown(self, next_transaction_id: int, end: int) -> SegmentExtent:
-        """As this sound segment will be known with records up to `next_transaction_id`, which ends its `end` bytes."""
+        """The extent of this sound segment once its records reach up to `next_transaction_id` - 1 and its data up to `end`."""
         return replace(self, runs=(BelievedRun(self.first_transaction_id, next_transaction_id, HEADER_SIZE, end),))
 
     @property
     def contiguous_next(self) -> int:
-        """The first id that is not there: of the unbroken records from the segment's beginning."""
+        """The first id without a record; the segment's first id when its first record is missing."""
         if self.runs and self.runs[0].first_transaction_id == self.first_transaction_id:
             return self.runs[0].next_transaction_id
         return self.first_transaction_id
@@ -109,11 +119,11 @@ def create_segment(
 ) -> SegmentExtent:
     """Make an empty segment, durably: data file first, then index, each built under a temporary name.
 
-    An index file of the same name without a data file is replaced; a crash between the two leaves a data file without index,
-    which the next opening mends.  (Release 0.13.2 makes the index first and then refuses for ever to write over it.)
+    An index of the same name without a data file is replaced.  A crash between the two files leaves a data file without index,
+    which the next opening mends.  (Release 0.13.2 makes the index first; after such a crash it never overwrites that index.)
 
-    Raises DamageError when the data file exists, DiskWriteError after which neither file is there, unless the data file could
-    not be removed again.
+    Raises DamageError when the data file exists; DiskWriteError, after which neither file exists unless the data file could not
+    be removed again.
     """
     header = SegmentHeader(FORMAT_VERSION, disk.now_ms(), cluster_key, partition, first_transaction_id).encode()
     extent = whole_extent(partition, directory, first_transaction_id, first_transaction_id, HEADER_SIZE)
@@ -133,10 +143,10 @@ def create_segment(
 
 
 class BatchPart(NamedTuple):
-    """Encoded records that are written at once.
+    """Encoded records that are written in one call.
 
-    `pieces` are their bytes; `offsets` (int64, one more than there are records) where each one begins in them, from 0, and where
-    the last one ends.
+    `pieces`: their bytes.  `offsets` (int64, one more than there are records): where each record begins in the joined pieces,
+    starting with 0, and where the last one ends.
     """
 
     pieces: tuple[bytes | memoryview, ...]
@@ -146,10 +156,13 @@ class BatchPart(NamedTuple):
 class ActiveSegment:
     """The last segment of a partition, open for writing.  Not thread-safe.
 
-    `next_transaction_id` and `end` tell what is durable and acknowledged; bytes behind `end` are nobody's.  Of the data up to
-    there `data_synced` tells whether it is durable in this file (otherwise the end of it is in a commit journal only), of the
-    index `index_synced` (what was there when the segment was opened is: see
-    `engine.storage.partition_recovery.settle_partition`).
+    =====================  =========================================================================================
+    `next_transaction_id`  one above the last record that is durable and acknowledged
+    `end`                  byte offset where that record ends; bytes behind it belong to no acknowledged record
+    `data_synced`          whether the data up to `end` is durable in this file; if not, its end is in a commit journal
+    `index_synced`         whether the index is durable; it is when the segment is opened
+                           (`engine.storage.partition_recovery.settle_partition`)
+    =====================  =========================================================================================
     """
 
     def __init__(
@@ -181,10 +194,10 @@ class ActiveSegment:
     def append(self, part: BatchPart) -> None:
         """Write encoded records behind the last one, in one write, and their index entries in one; durable on return.
 
-        Records that reach a checkpoint must end with it: then the index is synced, too.
+        Records that reach a checkpoint must end with it; the index is synced too then.
 
-        Raises DiskWriteError; what was written is then cut off again as far as the disk allows, and `end` is as before.
-        SyncFailedError means that nobody knows what the disk holds: the caller must not write again.
+        Raises DiskWriteError: the records are then cut off again as far as the disk allows, and `end` is as before.  Raises
+        SyncFailedError: the contents of the disk are unknown then, and the caller must not write again.
         """
         following = self.next_transaction_id + len(part.offsets) - 1
         try:
@@ -201,10 +214,9 @@ class ActiveSegment:
         self.count(part)
 
     def write(self, part: BatchPart) -> None:
-        """As `append`, without syncing anything: for records that end in front of a checkpoint.
+        """As `append`, without any sync, for records that end in front of a checkpoint.
 
-        When the data has been synced, `count` has to follow; nothing may be written before that.  Raises DiskWriteError, as
-        `append`.
+        The caller syncs the data and then calls `count`, before anything else is written.  Raises DiskWriteError, as `append`.
         """
         try:
             self._write(part)
@@ -213,22 +225,22 @@ class ActiveSegment:
             raise
 
     def _write(self, part: BatchPart) -> None:
-        alone = len(part.offsets) == 2  # as often; arrays cost more than the one entry
+        alone = len(part.offsets) == 2  # a single record is common, and packing one entry is cheaper than an array
         entries = INDEX_ENTRY.struct.pack(self.end) if alone else encode_offsets(part.offsets[:-1] + self.end)
         self.data.write_pieces_at(self.end, part.pieces)
         self.index_synced = False
         self.index.write_at(entry_position(self.next_transaction_id, self.first_transaction_id), entries)
 
     def count(self, part: BatchPart) -> None:
-        """The records of a part are durable: they count from now on."""
+        """Move `next_transaction_id` and `end` behind the records of a part, which are durable now."""
         self.next_transaction_id += len(part.offsets) - 1
         self.end += int(part.offsets[-1])
 
     def cut_back(self) -> None:
-        """Cut both files to what is acknowledged, data first, and sync.  Raises DiskWriteError.
+        """Cut both files to the acknowledged records, data first, and sync.  Raises DiskWriteError.
 
-        An index that leads behind a later checkpoint proves that the records in front of it were durable, so it is cut to that
-        before the data is.
+        An index with entries beyond a later checkpoint would prove that the records up to that checkpoint were durable.  Such an
+        index is cut to that checkpoint before the data is cut.
         """
         first, following = self.first_transaction_id, self.next_transaction_id
         checkpoint = entry_position((following // CHECKPOINT_INTERVAL + 1) * CHECKPOINT_INTERVAL, first)
@@ -242,13 +254,13 @@ class ActiveSegment:
         self.data_synced = self.index_synced = True
 
     def sync_data(self) -> None:
-        """Make durable in this file what a commit journal made durable; does nothing when it is.  Raises SyncFailedError."""
+        """Make the data durable in this file, if it is not yet (`data_synced`).  Raises SyncFailedError."""
         if not self.data_synced:
             self.data.sync()
             self.data_synced = True
 
     def sync_index(self) -> None:
-        """Make the index durable, as the data is already; does nothing when it is.  Raises SyncFailedError."""
+        """Make the index durable, if it is not yet (`index_synced`); the data must be durable.  Raises SyncFailedError."""
         if not self.index_synced:
             self.index.sync()
             self.index_synced = True

@@ -1,10 +1,10 @@
-"""Reading records from one segment: every record's two checksums are compared before it is handed out.
+"""Reading records from one segment: both checksums of every record are compared before it is returned.
 
-A record is looked up in the index, and the index is only believed when the record is found where it points.  Where it does
-not, the record is reached from the nearest place that can be believed (an earlier entry, or the beginning of a run), so that
-a damaged index costs time and no record.  Release 0.13.2 compares the transaction id of what it finds and nothing else.
+A record is looked up in the index.  Where its entry does not lead to the record, the record is reached by walking forward from an
+earlier entry, or from the beginning of its run, so that a damaged index costs time but no record.  (Release 0.13.2 compares only
+the transaction id of the record that it finds.)
 
-No memory is taken for a length that was not compared with what is left of the file and with a configured bound.
+No memory is allocated for a length before it was compared with the rest of the file and with the configured maximum.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ if TYPE_CHECKING:
     from waltzctl.engine.scan.transcode import ListForm
 
 READ_AHEAD = 256 << 10
-"""Bytes read at a time when several records are asked for."""
+"""Bytes per read when several consecutive records are read."""
 LIST_BYTES = 1 << 20
-"""Bytes that are read and transcoded at a time for a list: they stay in a core's cache."""
+"""Most bytes on disk that are read and transcoded at once for a list; so many stay in a core's cache."""
 LIST_RECORDS = LIST_BYTES // RECORD_OVERHEAD
+"""Most records in `LIST_BYTES`."""
 _FEW = 32
-"""Records up to which plain Python is faster than NumPy."""
+"""Up to this number of index entries, plain Python is faster than NumPy."""
 
 _CODES = {
     DamageCause.RECORD_CHECKSUM: Code.RECORD_CHECKSUM,
@@ -97,7 +98,7 @@ def corrupt_record(
 def lost_record(
     directory: PurePath, storage: PurePath, transaction_id: int, extent: SegmentExtent | None
 ) -> CorruptRecordError:
-    """The error for a transaction that was here once and is not found; `extent` is the segment where it should be."""
+    """The error for a transaction that was lost; `extent` is the segment where it should be, None when there is none."""
     path = directory if extent is None else extent.data_path
     inside = extent is not None and transaction_id < extent.next_transaction_id
     message = "it is damaged" if inside else "it is missing"
@@ -118,7 +119,7 @@ def lost_record(
 
 
 def record_of(view: RecordView) -> Record:
-    """A record as a value of its own."""
+    """A copy of a record that does not refer to the buffer it was read from."""
     request_id = RequestId.from_words(view.request_id_high, view.request_id_low)
     return Record(
         view.transaction_id, request_id, view.header, bytes(view.data), view.data_checksum, view.record_checksum
@@ -142,10 +143,13 @@ class SegmentReader:
         self._index = index
 
     def open_segment(self, extent: SegmentExtent) -> OpenSegment | None:
-        """The open files, and what of a sound `extent` may be read from them; None without index.  ValueError when closed."""
+        """The open files and the readable part of a sound `extent`; None without an index or records.
+
+        Raises ValueError when the reader is closed.
+        """
         if self._index is None or not extent.runs:
             return None
-        from waltzctl.engine.scan.list_answers import OpenSegment  # not needed by whoever only appends or inspects
+        from waltzctl.engine.scan.list_answers import OpenSegment  # not needed for appending or inspecting
 
         run = extent.runs[0]
         return OpenSegment(
@@ -170,7 +174,10 @@ class SegmentReader:
         return record_of(self._view(extent, transaction_id))
 
     def end_of(self, extent: SegmentExtent, transaction_id: int) -> int:
-        """Offset behind a record, which is verified.  Raises CorruptRecordError, DiskReadError."""
+        """Byte offset where a record ends; the record is verified, except for its data checksum.
+
+        Raises CorruptRecordError, DiskReadError.
+        """
         return self._view(extent, transaction_id, data_must_agree=False).end
 
     def read_from(self, extent: SegmentExtent, transaction_id: int) -> Iterator[Record]:
@@ -193,7 +200,7 @@ class SegmentReader:
                 consumed += size
                 expected += 1
             position += consumed
-            if not consumed:  # larger than the buffer, or damaged: the careful way tells
+            if not consumed:  # larger than the buffer, or damaged: read it by itself
                 view = self._view(extent, expected, at=position)
                 yield record_of(view)
                 position, expected = view.end, expected + 1
@@ -201,13 +208,15 @@ class SegmentReader:
     def read_list(
         self, extent: SegmentExtent, transaction_id: int, count: int, max_bytes: int | None, *, headers: bool
     ) -> ListForm | None:
-        """Up to `count` records of a run in the form of a list on the wire, the index believed where it can be.
+        """Up to `count` records of a run in the form of a list on the wire, at the offsets that the index gives.
 
-        One read of the index, one of the data, one pass.  No more than `max_bytes` on disk, but at least one record; fewer also
-        where a lot is asked for.  None, or a verdict other than DONE: the index or a record is not right, and the careful way
-        has to tell.  Raises DiskReadError.
+        One read of the index, one of the data, one pass over the data.  The records take at most `max_bytes` on disk, but at
+        least one is returned; one call returns at most `LIST_BYTES` and `LIST_RECORDS`.
+
+        Returns None when the index is wrong, and a list that ends early, its verdict not DONE, in front of a wrong record.
+        Reading the records one by one then tells what is wrong.  Raises DiskReadError.
         """
-        from waltzctl.engine.scan.transcode import list_form  # not needed by whoever only appends or inspects
+        from waltzctl.engine.scan.transcode import list_form  # not needed for appending or inspecting
 
         run = _run_of(extent, transaction_id)
         count = min(count, run.next_transaction_id - transaction_id, LIST_RECORDS)
@@ -225,9 +234,9 @@ class SegmentReader:
     def _span(
         self, extent: SegmentExtent, run: BelievedRun, transaction_id: int, count: int, max_bytes: int
     ) -> tuple[int, int, int] | None:
-        """Where `count` records begin, how many of them a list may have (see `read_list`), and their bytes: as the index says.
+        """By the index: byte offset of the first record, how many records a list may have (see `read_list`), and their bytes.
 
-        None when what it says cannot be.
+        None when the index has too few entries, or impossible ones.
         """
         if self._index is None:
             return None
@@ -278,7 +287,7 @@ class SegmentReader:
         )
 
     def _entry(self, extent: SegmentExtent, transaction_id: int) -> int | None:
-        """Where the index says that a record is; None when it says nothing that can be."""
+        """Byte offset that the index gives for a record; None when it has no entry or the offset is impossible."""
         if self._index is None:
             return None
         raw = read_bytes(self._index, entry_position(transaction_id, extent.first_transaction_id), ENTRY_SIZE)
@@ -288,7 +297,7 @@ class SegmentReader:
         return offset if HEADER_SIZE <= offset <= extent.end - RECORD_OVERHEAD else None
 
     def _walk_to(self, extent: SegmentExtent, transaction_id: int, run: BelievedRun) -> RecordView | Damage | None:
-        """Reach a record from an earlier one, at distances that double, at last from the beginning of its run."""
+        """Walk to a record from an earlier index entry, at doubling distances, at last from the beginning of its run."""
         distance = 1
         while True:
             start = transaction_id - distance
@@ -301,7 +310,7 @@ class SegmentReader:
             distance *= 2
 
     def _walk(self, start: int, offset: int, transaction_id: int, run: BelievedRun) -> RecordView | Damage | None:
-        """Walk records from `start` at `offset`; None when it breaks off before the record that is looked for."""
+        """Walk record by record from id `start` at `offset`; None when a record before `transaction_id` is damaged."""
         for expected in range(start, transaction_id + 1):
             found = self._look(offset, expected, run)
             if isinstance(found, Damage):
@@ -318,7 +327,7 @@ def _run_of(extent: SegmentExtent, transaction_id: int) -> BelievedRun:
 
 
 def _parse(buffer: memoryview, position: int, expected: int) -> tuple[Record | None, int]:
-    """The record at `position` and its size; None when it is not wholly in the buffer or not entirely right."""
+    """The record at `position` and its size in bytes; None and 0 when it is not wholly in the buffer, or is damaged."""
     start = position + RECORD_HEADER.size
     if start + CHECKSUM.size > len(buffer):
         return None, 0
@@ -334,10 +343,10 @@ def _parse(buffer: memoryview, position: int, expected: int) -> tuple[Record | N
 
 
 class ReaderCache:
-    """Segments that are open for reading, the least recently used closed first.  The caller guards it with a lock.
+    """An LRU cache of open segment readers.  Not thread-safe: the caller guards it with a lock.
 
-    A reader that somebody uses is closed when the last user is done, so that there are never more open than `capacity` and
-    those in use.
+    A reader that is evicted while it is in use is closed when its last user gives it back.  So at most `capacity` readers and
+    those in use are open.
     """
 
     def __init__(self, capacity: int, *, max_data_length: int, storage: PurePath | None) -> None:
@@ -346,17 +355,17 @@ class ReaderCache:
         self._storage = storage
         self._open: OrderedDict[int, SegmentReader] = OrderedDict()
         self._users: dict[SegmentReader, int] = {}
-        self._leaving: set[SegmentReader] = set()
+        self._evicted_in_use: set[SegmentReader] = set()
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._leaving)
+        return len(self._open) + len(self._evicted_in_use)
 
     def take(self, extent: SegmentExtent) -> SegmentReader:
-        """A reader of a segment, opened when it is not there; to be given back.  Raises FileNotFoundError, DiskReadError."""
+        """A reader of a segment, opened if need be; the caller calls `give_back`.  Raises FileNotFoundError, DiskReadError."""
         reader = self._open.get(extent.first_transaction_id)
         if reader is None:
             while len(self._open) >= self._capacity:
-                self._leave(self._open.popitem(last=False)[1])
+                self._evict(self._open.popitem(last=False)[1])
             reader = SegmentReader(extent, max_data_length=self._max_data_length, storage=self._storage)
             self._open[extent.first_transaction_id] = reader
         self._open.move_to_end(extent.first_transaction_id)
@@ -364,34 +373,34 @@ class ReaderCache:
         return reader
 
     def opened(self, extent: SegmentExtent) -> SegmentReader | None:
-        """A reader of a segment that is open; good as long as the caller holds the lock.  None: it is not open."""
+        """The reader of a segment, valid while the caller holds the lock; None when the segment is not open."""
         reader = self._open.get(extent.first_transaction_id)
         if reader is not None:
             self._open.move_to_end(extent.first_transaction_id)
         return reader
 
     def give_back(self, reader: SegmentReader) -> None:
-        """End a use."""
+        """End one use of a reader that `take` returned."""
         self._users[reader] -= 1
         if not self._users[reader]:
             del self._users[reader]
-            if reader in self._leaving:
-                self._leaving.remove(reader)
+            if reader in self._evicted_in_use:
+                self._evicted_in_use.remove(reader)
                 reader.close()
 
     def forget(self, first_transaction_id: int) -> None:
-        """Close a segment's reader, as soon as nobody uses it."""
+        """Drop a segment's reader from the cache; it is closed at once, or when its last user gives it back."""
         reader = self._open.pop(first_transaction_id, None)
         if reader is not None:
-            self._leave(reader)
+            self._evict(reader)
 
     def close(self) -> None:
-        """Close them all, those in use when their users are done."""
+        """Close every reader, those in use when their last user gives them back."""
         while self._open:
-            self._leave(self._open.popitem()[1])
+            self._evict(self._open.popitem()[1])
 
-    def _leave(self, reader: SegmentReader) -> None:
+    def _evict(self, reader: SegmentReader) -> None:
         if reader in self._users:
-            self._leaving.add(reader)
+            self._evicted_in_use.add(reader)
         else:
             reader.close()

@@ -1,16 +1,21 @@
-"""What state a segment is in when its partition is opened.  Everything here reads; nothing here writes.
+"""The state of a segment when its partition is opened.  This module only reads.
 
-A sealed segment is checked cheaply: both headers, the index's length against the first id of the next segment, and the last
-record, which must end where the file ends.  Anything odd leads to a scan of the whole segment.  The last segment is scanned
-from its last checkpoint that proves itself, else from its header.  Of every segment the first record says whose records these are
-(`engine.storage.belonging`).
+================  ======================================================================================================
+segment           what is checked
+================  ======================================================================================================
+every segment     both headers, and by the first records, whether the records are this partition's
+                  (`engine.storage.belonging`)
+sealed (all but   the index's length against the first id of the next segment, its first entry, and the last record, which
+the last)         must end where the file ends; when a check fails, the whole segment is scanned
+last              scanned from its last proven checkpoint, or from its header when no checkpoint is proven
+================  ======================================================================================================
 
-A checkpoint is a transaction k*1000 - 1: index and data up to it are synced before transaction k*1000 is written, by us and by
-the release.  So the checkpoint is proven by the record behind it, which itself no sync need cover.  (Release 0.13.2 starts at
-k*1000 and is fatally surprised when that record is torn.)
+A checkpoint is a transaction k*1000 - 1: data and index up to it are synced before transaction k*1000 is written, here and in
+release 0.13.2.  So an intact record k*1000 proves the checkpoint, although that record itself need not be durable.  (Release
+0.13.2 starts its scan at k*1000, and fails when that record is torn.)
 
-Whether a record is there does not depend on how long the configured maximum allows one to be: a scan accepts every length that
-the format and the file have room for (and holds no record as a whole).
+A scan accepts every record length for which the format and the file have room, not only lengths up to the configured maximum, and
+never holds a whole record in memory.
 """
 
 from __future__ import annotations
@@ -49,12 +54,12 @@ from waltzctl.formats.segment import (
 )
 
 CHECKPOINTS_TRIED = 4
-"""Checkpoints of the last segment that are looked at before everything is scanned."""
+"""Checkpoints of the last segment that are tried, last to first, before the segment is scanned from its header."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """Where a partition's segments belong: what their headers must say."""
+    """What the headers of a partition's segments must contain, and the longest data of a record that is read as a whole."""
 
     storage: PurePath
     partition: int
@@ -64,14 +69,21 @@ class SegmentPlace:
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """A segment as it was found.
+    """Result of examining a segment.
 
-    `extent` is None when nothing of it can be read.  `trusted` is False for what stands in the way of writing: damage that
-    is no torn tail.  `cut_at` is the offset behind which a torn tail has to go; `index_from` the first id whose index entry
-    is wrong or missing (or where entries have to be cut off), None when the index is right or has to be written anew as a
-    whole (`rebuild_index`); `scanned_from` is the id and offset where the scan began.  `stretch`: what its neighbours have to
-    know of it, None for a data file that ends inside its header; `index_excess`: that its index is too long, which a gap behind
-    the segment may explain.
+    ================  ==================================================================================================
+    `extent`          the readable records; None when nothing of the segment can be read
+    `trusted`         False when the segment has damage other than a torn tail, so that the partition must not be written
+    `cut_at`          offset from which a torn tail has to be cut off; None for none
+    `index_from`      first id whose index entry is wrong, missing or too much; None when the index is right, or when
+                      `rebuild_index` is set
+    `rebuild_index`   the index has to be written anew as a whole
+    `scanned_from`    id and offset where the scan began; None when the segment was not scanned
+    `stretch`         ids of the segment, for the comparison with the neighbouring segments; None for a data file that
+                      ends inside its header
+    `index_excess`    finding that the index lists more records than the data file has; it is reported only where no gap
+                      behind the segment explains it
+    ================  ==================================================================================================
     """
 
     view: SegmentView
@@ -91,9 +103,9 @@ def examine_segment(
 ) -> SegmentState:
     """State of a segment whose data file has at least a header's length.
 
-    `next_first` is the first id of the segment behind it, None for the last one.  `durable_to`: everything up to this
-    transaction is proven to have been durable, so that no crash tears it; `mark`: the local low-water mark, which may be what
-    proves that (None: nothing tells it).  Raises DiskReadError, FileNotFoundError.
+    `next_first`: first id of the next segment; None for the last segment.  `durable_to`: every transaction up to this one is
+    proven to have been durable, so that a crash cannot have torn it.  `mark`: the local low-water mark, one of the possible
+    proofs (None: unknown).  Raises DiskReadError, FileNotFoundError.
     """
     first = view.first_transaction_id
     where = Where(place.storage, place.partition, view.data_path.parent)
@@ -118,7 +130,7 @@ def examine_segment(
 
 
 def _no_index(view: SegmentView, files: SegmentFiles) -> Iterator[Finding]:
-    """Why there is no index to read, where there is none; what is no regular file the examination of the partition names."""
+    """A finding when there is no index to read.  A special file in its place is reported by the partition's examination."""
     if view.index is not None and view.index.size < HEADER_SIZE:
         yield index_header_short(view.index.size, files)
     elif view.index is None and special_kind(view.index_path) is None:
@@ -156,9 +168,10 @@ class _Examination:
         start = (self.first, HEADER_SIZE) if self.next_first is not None else self._last_checkpoint()
         return self._scan(*start)
 
-    # --- what can be believed without reading everything -------------------------------------------------------------
+    # --- checks without a full scan ----------------------------------------------------------------------------------
 
     def _entry(self, transaction_id: int) -> int | None:
+        """Byte offset that the index gives for a record; None where it has no entry or the offset is impossible."""
         if self.index is None:
             return None
         raw = read_bytes(self.index, entry_position(transaction_id, self.first), ENTRY_SIZE)
@@ -168,7 +181,7 @@ class _Examination:
         return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None
 
     def _record(self, transaction_id: int) -> RecordView | None:
-        """A record that its index entry leads to and that both checksums confirm."""
+        """The record at its index entry, if both of its checksums are right."""
         offset = self._entry(transaction_id)
         found = None if offset is None else self._look(offset, transaction_id)
         return found if found is not None and found.data_ok else None
@@ -190,9 +203,9 @@ class _Examination:
         if self.index is None:
             return self.first, HEADER_SIZE
         entries = (self.index_size - HEADER_SIZE) // ENTRY_SIZE
-        low = outside = self.first // CHECKPOINT_INTERVAL  # the last one in front of the segment
+        low = outside = self.first // CHECKPOINT_INTERVAL  # the last checkpoint in front of the segment
         high = (self.first + entries) // CHECKPOINT_INTERVAL
-        while low < high:  # entries behind the end of the data say nothing; below it they rise
+        while low < high:  # binary search for the last checkpoint whose entry lies inside the data file
             middle = (low + high + 1) // 2
             if self._entry(middle * CHECKPOINT_INTERVAL - 1) is None:
                 high = middle - 1
@@ -212,7 +225,7 @@ class _Examination:
                 return checkpoint + 1, record.end
         return self.first, HEADER_SIZE
 
-    # --- reading what has to be read ---------------------------------------------------------------------------------
+    # --- scan --------------------------------------------------------------------------------------------------------
 
     def _scan(self, start_id: int, start: int) -> SegmentState:
         runs = [BelievedRun(self.first, start_id, HEADER_SIZE, start)] if start_id > self.first else []
@@ -245,9 +258,10 @@ class _Examination:
         return self._state(tuple(runs), trusted=trusted, cut_at=cut_at, scanned_from=(start_id, start))
 
     def _may_be_cut(self, torn: Damage) -> bool:
-        """Whether it is what a crash leaves of a write that nobody was told had succeeded.
+        """Whether a torn tail is the rest of a write that was never acknowledged, so that it may be cut off.
 
-        Where records stand in it, its length may be what is damaged, and they may have been acknowledged: a person decides.
+        A tail that contains intact records may have a damaged length field instead, and these records may have been acknowledged:
+        then the operator has to decide.
         """
         whole = torn.proof == "end" and torn.end == self.size
         return whole and not torn.holds_records and self.tail.harmless(torn.transaction_id)
@@ -266,7 +280,7 @@ class _Examination:
                 found = bad_data(self.data, run.first_transaction_id + int(place), int(run.offset[place]))
                 self.findings.append(found.finding(self.files))
 
-    # --- the verdict -------------------------------------------------------------------------------------------------
+    # --- result ------------------------------------------------------------------------------------------------------
 
     def _state(
         self,
@@ -292,7 +306,7 @@ class _Examination:
             index_from = self._index_from(following)
         rebuild = self.index is None
         if index_from is not None:
-            # entries behind the last checkpoint are mended in place; anything else is a whole new file
+            # Only wrong entries behind the last checkpoint of the last segment are mended in place.
             rebuild = self.next_first is not None or (
                 index_from < following // CHECKPOINT_INTERVAL * CHECKPOINT_INTERVAL
                 and scanned_from == (self.first, HEADER_SIZE)
@@ -322,7 +336,7 @@ class _Examination:
         )
 
     def _note_index(self, following: int, explained: int) -> Finding | None:
-        """What is wrong with the entries that were compared; that there are too many is for the partition to tell."""
+        """Note findings about the entries that were compared; return, and do not note, the one about too many entries."""
         assert self.comparison is not None
         comparison = self.comparison
         listed = explained or comparison.explained_by_tail(self.order_end, self.size, following)
@@ -337,7 +351,7 @@ class _Examination:
         return None if too_long is None else too_long.finding(self.files)
 
     def _index_from(self, following: int) -> int | None:
-        """The first id whose entry is wrong, missing or too much."""
+        """The first id whose index entry is wrong, missing or beyond the last record; None when the index is right."""
         assert self.comparison is not None
         comparison, expected = self.comparison, entry_position(following, self.first)
         lengths = () if self.index_size == expected else (min(following, comparison.reader.end()),)
@@ -346,6 +360,7 @@ class _Examination:
 
 
 def _extend(runs: list[BelievedRun], part: RecordRun) -> None:
+    """Add scanned records to `runs`, joined to the last run where they follow it directly."""
     following = part.first_transaction_id + len(part)
     if runs and runs[-1].end == part.start and runs[-1].next_transaction_id == part.first_transaction_id:
         last = runs[-1]
@@ -355,9 +370,9 @@ def _extend(runs: list[BelievedRun], part: RecordRun) -> None:
 
 
 def index_entries(extent: SegmentExtent, start: tuple[int, int]) -> Iterator[bytes]:
-    """Index entries of a sound segment's records, big-endian, in pieces: from `start` (id and offset) to its end.
+    """Index entries (big-endian byte offsets) of a sound segment's records from `start` (id and offset) to its end, in pieces.
 
-    Raises DiskReadError when the file no longer holds what it held when it was examined.
+    Raises DiskReadError when the file has changed since it was examined.
     """
     expected, offset = start
     with FileSource(extent.data_path) as data:

@@ -1,4 +1,4 @@
-"""How an open storage directory is used: sizes and bounds."""
+"""Sizes and bounds with which a storage directory is opened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from waltzctl.engine.net.settings import Option, check_bounds, setting
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """How a storage directory is used: the settings of a node that hold without one, too."""
+    """Settings of an open storage directory: those of a node's settings that also apply without a node.  Sizes in bytes."""
 
     segment_size_threshold: int = setting(
         "size beyond which a segment is closed",
@@ -35,5 +35,5 @@ class StorageOptions:
     )
 
     def check(self) -> None:
-        """Raise InvalidRequestError for a value that cannot be meant."""
+        """Raise InvalidRequestError for a value outside its bounds."""
         check_bounds(self)

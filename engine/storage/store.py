@@ -1,5 +1,6 @@
-"""A storage directory as its quarantine sees it (`engine.durable.quarantine`): which of our own files change with the partitions,
-and how a repair left the partitions that it touched.
+"""The quarantine of storage directories: `engine.durable.quarantine` with what it has to know of this kind of directory.
+
+That is: which files in ``.waltzctl`` a repair may change, and the state in which a repair left the partitions that it touched.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def concerned(entry: QuarantineEntry) -> frozenset[int]:
 
 
 def _infos_touched(file: KeptFile, control: ControlFile) -> Iterator[int]:
-    """The partitions whose infos an edit of the control file reaches; all, where it is replaced or its header changes."""
+    """The partitions whose infos an edit of the control file touches; all, when it replaces the file or changes its header."""
     count, size = len(control.partitions), control.layout.info_schema.size
     start = CONTROL_HEADER.size
     spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]
@@ -44,7 +45,7 @@ def _infos_touched(file: KeptFile, control: ControlFile) -> Iterator[int]:
 
 
 def partition_states(entry: QuarantineEntry) -> tuple[PartitionLeft, ...]:
-    """How the partitions that an entry touches are at present.  Raises DiskReadError."""
+    """The present state of the partitions that an entry touches.  Raises DiskReadError."""
     control = read_control(entry.storage / CONTROL_FILE_NAME)
     return tuple(
         PartitionLeft(number, marks_of(control, number), tuple(sorted(file_sizes(entry.storage, number).items())))
@@ -87,7 +88,7 @@ STATE_FILES = frozenset(
         LEDGER_NAME,
     }
 )
-"""What a repair may change of our own state: files that belong to the partitions, as the control file does."""
+"""Files in ``.waltzctl`` that a repair may change: those with data of partitions, as the control file has."""
 STORE = quarantine.Store(STATE_FILES, partition_states, CONTROL_FILE_NAME)
 
 

@@ -1,9 +1,9 @@
-"""Data files under names that no node gives: what a released node makes of them, and which transactions they hide.
+"""*Stray* data files: files with the suffix ``.seg`` whose name is not one that a node gives a segment.
 
-A released node opens every name that ends in ``.seg``, with the index that the same name gives when ``.seg`` becomes ``.idx``.
-It does not start when one of the two is missing, ends inside its header, or belongs to another cluster or partition.  It takes
-the others for segments and orders them by the first id in their headers.  Whoever goes by the names that nodes give, we
-included, does not see them at all: their records are hidden.
+A released node opens every file with the suffix ``.seg``, and with it the index of the same name with the suffix ``.idx``.  It
+does not start when one of the two is missing, ends inside its header, or belongs to another cluster or partition.  Otherwise it
+takes the stray for a segment, and orders segments by the first id in their headers.  A program that goes by the names of
+segments, as this one does, never reads a stray: its records are hidden.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Ids = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StrayVerdict:
-    """What the headers of a stray data file and of its index say.
+    """Verdict on a stray data file by its header and its index's header.
 
-    `refusal`: why a released node does not start with it, in words; None when it does.  `own`: nothing in the headers speaks
-    against its being a segment of this partition.
+    `refusal`: why a released node does not start with the stray, in words; None when it does.  `own`: the headers are those of a
+    segment of this partition.
     """
 
     stray: StraySegment
@@ -38,12 +38,15 @@ class StrayVerdict:
 
     @property
     def first(self) -> int | None:
-        """The first id that the header tells, where the file is the partition's own."""
+        """First transaction id in the header; None when the file is not the partition's own."""
         return self.header.first_transaction_id if self.own and self.header is not None else None
 
 
 def judge_stray(stray: StraySegment, cluster_key: uuid.UUID | None, partition: int | None) -> StrayVerdict:
-    """Judge a stray by its headers, as a released node would.  None is not known and not compared.  Raises DiskReadError."""
+    """Judge a stray by its headers, as a released node would.  A key or partition of None is not compared.
+
+    Raises DiskReadError.
+    """
     header, index = read_segment_header(stray.data), read_segment_header(stray.index)
     refusal = _refusal("it", header, cluster_key, partition)
     if refusal is None and stray.index is None:
@@ -81,7 +84,7 @@ def _same(one: SegmentHeader, other: SegmentHeader) -> bool:
 
 
 def ids_of(verdict: StrayVerdict) -> tuple[Ids, ...]:
-    """The transactions of a stray that is the partition's own, by reading it: runs of intact records.  Raises DiskReadError."""
+    """The ids of the intact records in a stray that is the partition's own; reads the whole file.  Raises DiskReadError."""
     first = verdict.first
     if first is None:
         return ()
@@ -95,7 +98,7 @@ def ids_of(verdict: StrayVerdict) -> tuple[Ids, ...]:
 
 
 def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
-    """Ranges in order, those that touch or overlap as one."""
+    """The ranges in order, with touching and overlapping ones merged."""
     found: list[Ids] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -106,6 +109,6 @@ def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
 
 
 def hidden(ids: Iterable[Ids], known: Iterable[Ids]) -> tuple[Ids, ...]:
-    """What of `ids` does not stand among `known` too."""
+    """The parts of `ids` that are not in `known`."""
     held = [(low, high + 1) for low, high in known]
     return tuple((low, stop - 1) for first, last in joined(ids) for low, stop in without((first, last + 1), held))

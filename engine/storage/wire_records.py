@@ -18,7 +18,7 @@ class WireRecords:
 
 @dataclass(frozen=True, slots=True)
 class ListPart:
-    """Some of them, which take `size` bytes on disk."""
+    """A part of such a list: `records` records in wire form in `data`, which take `size` bytes on disk."""
 
     records: int
     size: int

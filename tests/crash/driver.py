@@ -49,7 +49,7 @@ def small_journals() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit_journal, "RESERVE", 2 * commit_journal.BLOCK)
-        patch.setattr(commit_journal, "_PATIENCE", 0.0)
+        patch.setattr(commit_journal, "_FORGET_TIMEOUT", 0.0)
         patch.setattr(commit_journal, "owner_of", lambda storage: uuid.UUID(int=77))
         patch.setattr(commit_journal.uuid, "uuid4", next_id)
         yield

@@ -77,7 +77,7 @@ def test_all_that_have_nothing_to_do_help_where_there_are_too_few() -> None:
     while len(flusher._idle) < 2:
         threading.Event().wait(0.001)
     idle = list(flusher._idle)
-    assert flusher._helpers(5) == idle
+    assert flusher._take_helpers(5) == idle
     flusher._idle = idle
     flusher.close()
 

@@ -121,7 +121,7 @@ _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, prove
 _MAY_BE_CUT = 'whole = torn.proof == "end" and torn.end == self.size'
 _EXAMINED = "examination = Examination(directory, place, view, tuple(states), short, (), False, proven)"
 _SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
-_HALVED = "while low < high:  # entries behind the end of the data say nothing; below it they rise"
+_HALVED = "while low < high:  # binary search for the last checkpoint whose entry lies inside the data file"
 _ENTRY = "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None"
 _STORAGE = (
     Equivalent(
@@ -261,8 +261,8 @@ _STORAGE = (
     Equivalent(
         "engine/storage/batch.py",
         "parts_of",
-        "if only is not None:  # as nearly every batch",
-        "if False:  # as nearly every batch",
+        "if only is not None:  # the common case",
+        "if False:  # the common case",
         "where the quick way is not taken the long one makes the same single part",
     ),
     Equivalent(

@@ -43,7 +43,7 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/journal_recovery.py",
-        "        if _waits_for_deletion(storage, partition):\n            continue\n",
+        "        if _deletion_unfinished(storage, partition):\n            continue\n",
         "",
         (f"{_JOURNAL}::test_a_deletion_in_whose_midst_a_process_died_wants_nothing_written_back",),
         "a partition that is half deleted keeps a journal for good",
@@ -58,15 +58,15 @@ EIGHTH: tuple[Slip, ...] = (
     Slip(
         "engine/storage/commit_journal.py",
         "        raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)\n",
-        "        taken = self._unused.pop()\n"
+        "        taken = self._free_files.pop()\n"
         "        raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)\n"
-        "        self._unused.append(taken)\n",
+        "        self._free_files.append(taken)\n",
         ("tests/node/test_commit_journal.py::test_without_memory_for_an_entry_appends_are_answered_all_the_same",),
         "after two moments without memory every commit waits for ever",
     ),
     Slip(
         "engine/storage/directory.py",
-        "                self._leave_last_journal(number)  # a deletion may have failed there, or its directory is lost\n",
+        "                self._drop_from_recovered_journal(number)  # a deletion may have failed, or the directory is lost\n",
         "",
         (f"{_JOURNAL}::test_a_partition_begun_anew_behind_a_deletion_that_failed_is_not_written_into",),
         "the records of a deleted partition are written into the one that came in its place",

@@ -9,6 +9,7 @@ _PARTITION = "engine/storage/partition.py"
 _APPEND = "engine/storage/append.py"
 _SEGMENT_READER = "engine/storage/segment_reader.py"
 _DIRECTORY = "engine/storage/directory.py"
+_PARTITION_OPENING = "engine/storage/partition_opening.py"
 _ASSESS = "engine/log/assess.py"
 _PLACES = "engine/log/places.py"
 _VIEW = "engine/log/view.py"
@@ -54,7 +55,7 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "                    self._give_up_append(error, batch.first_transaction_id)\n                    raise",
+        "                    self._undo_append(error, batch.first_transaction_id)\n                    raise",
         "                    raise",
         _OF_APPEND_BLOCKS,
         "a partition writes on over what could not be cut off",
@@ -165,15 +166,15 @@ DIRECTORIES: tuple[Slip, ...] = (
         "damage in the control file is hidden until the partition is assigned",
     ),
     Slip(
-        _DIRECTORY,
+        _PARTITION_OPENING,
         "            settle_partition(directory, number)\n            examination",
         "            examination",
         _OF_DIRECTORY,
         "records that were shown are gone after a power loss",
     ),
     Slip(
-        _DIRECTORY,
-        "        except _IN_THE_WAY as error:\n            opened = Partition(*parts, None,",
+        _PARTITION_OPENING,
+        "        except QUARANTINING_ERRORS as error:\n            opened = Partition(*parts, None,",
         "        except DamageError as error:\n            opened = Partition(*parts, None,",
         _OF_DIRECTORY,
         "one partition that cannot be mended stops the node",
@@ -192,7 +193,7 @@ DIRECTORIES: tuple[Slip, ...] = (
         "another node opens a directory that is still written",
     ),
     Slip(
-        _DIRECTORY,
+        _PARTITION_OPENING,
         "(DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError)",
         "(DiskError, FileNotFoundError, NotWaltzError, DamageError)",
         _OF_DIRECTORY,

@@ -86,8 +86,7 @@ QUARANTINE: tuple[Slip, ...] = (
     ),
     Slip(
         _QUARANTINE,
-        "        write_entry(entry)  # before any copy: a directory with copies always has a manifest that "
-        "says what they are\n",
+        "        write_entry(entry)  # before any copy: an entry with copies always has a manifest\n",
         "",
         _OF_EVERY_STAGE,
         "a crash leaves copies of which nothing says what they are",
@@ -129,8 +128,8 @@ QUARANTINE: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/durable/execution.py",
-        "        if group.path.is_file():\n            disk.sync_file(",
-        "        if False:\n            disk.sync_file(",
+        "            disk.sync_file(group.path)\n",
+        "            pass\n",
         _OF_EVERY_STAGE,
         "what is kept is not what stays after a power loss",
     ),

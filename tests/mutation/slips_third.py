@@ -17,8 +17,8 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition.py",
-        "        active.sync_index()\n        self._refuse_orphan",
-        "        self._refuse_orphan",
+        "        active.sync_index()\n        self._refuse_orphan_index",
+        "        self._refuse_orphan_index",
         ("tests/crash/test_storage.py::test_roll_over",),
         "a sealed segment's index is not durable when the next segment begins",
     ),
@@ -38,8 +38,8 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition.py",
-        "        elif self._failed is None:\n            self._take_back(following)",
-        "        elif isinstance(error, DiskWriteError):\n            self._take_back(following)",
+        "        elif self._failed is None:\n            self._cut_failed_batch(following)",
+        "        elif isinstance(error, DiskWriteError):\n            self._cut_failed_batch(following)",
         ("tests/storage/test_failures.py::test_an_interrupt_inside_an_append_leaves_nothing_of_it",),
         "a part of a batch whose later part is refused stays in the log",
     ),
@@ -186,7 +186,7 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/durable/restore.py",
-        "        disk.sync_directory(path.parent)  # the new name first; the old one goes with the entry's next manifest\n",
+        "        disk.sync_directory(path.parent)  # the new name first; the next manifest syncs the removal of the old one\n",
         "",
         ("tests/durable/test_entries.py::test_from_applied_to_undone",),
         "a power loss during an undo loses a file under both names",

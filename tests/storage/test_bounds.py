@@ -239,7 +239,7 @@ def test_what_a_truncation_took_is_not_called_damaged(
     log = of_segments(tmp_path)
 
     def overtaken(*_: object, **__: object) -> None:
-        log._next = left
+        log._next_id = left
         raise CorruptRecordError("made up", [])
 
     monkeypatch.setattr(log, "_list_part", overtaken)

@@ -192,7 +192,7 @@ def test_an_area_that_is_begun_anew_during_the_flush_is_not_taken_for_flushed(
     journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The last segment that is flushed is forgotten meanwhile, so that its area is free, and journaled in it again."""
-    while journaled.journal._to_flush is None:
+    while journaled.journal._full_area is None:
         journaled.commit({0: 1})
     sync, path = disk.WritableFile.sync, segment(journaled.path, 0)
 
@@ -240,10 +240,10 @@ def test_where_there_is_none_the_cut_is_refused(
 ) -> None:
     while journaled.commit({0: 1, 1: 1}):
         pass
-    monkeypatch.setattr(commit_journal, "_PATIENCE", 0.01)
+    monkeypatch.setattr(commit_journal, "_FORGET_TIMEOUT", 0.01)
     while journaled.journal._has_room(BLOCK):
         with journaled.journal._changed:
-            journaled.journal._put(forgotten=[99])
+            journaled.journal._write_entry(forgotten=[99])
     with pytest.raises(DiskWriteError, match="neither area has room"):
         journaled.storage.partition(0).truncate(BEFORE)
     assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
@@ -298,7 +298,7 @@ def test_a_journal_that_fails_is_done_without(
 def test_a_segment_that_could_not_be_synced_is_written_again(
     journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    while journaled.journal._to_flush is None:
+    while journaled.journal._full_area is None:
         journaled.commit({0: 1, 1: 1})
     damaged = segment(journaled.path, 0)
     whole = damaged.read_bytes()
@@ -314,7 +314,7 @@ def test_a_segment_that_could_not_be_synced_is_written_again(
 def test_a_segment_that_cannot_be_synced_keeps_the_journal(
     journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    while journaled.journal._to_flush is None:
+    while journaled.journal._full_area is None:
         journaled.commit({0: 1, 1: 1})
     with monkeypatch.context() as patch:
         failing(patch, "fdatasync", segment(journaled.path, 0))
@@ -524,7 +524,7 @@ def test_an_entry_that_found_no_memory_leaves_no_hole_in_front_of_the_next_ones(
     area.writing = set()
     assert journaled.commit({1: 2})
     copy = journaled.after_power_loss(tmp_path)
-    assert len(journaled.journal._unused) == len(journaled.journal._files)
+    assert len(journaled.journal._free_files) == len(journaled.journal._files)
     assert journaled.held(copy)[1] == journaled.acknowledged[1]
 
 

@@ -31,10 +31,11 @@ from waltzctl.engine.errors import (
     RefusedError,
 )
 from waltzctl.engine.log.view import read_control
-from waltzctl.engine.storage import directory
+from waltzctl.engine.storage import directory, partition_opening
 from waltzctl.engine.storage.availability_marks import Availability, load_marks, read_availability
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.partition_opening import PartitionOpener
 from waltzctl.engine.storage.retired import begin_deletion
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
@@ -420,10 +421,10 @@ def test_the_control_file_is_durable_before_it_is_read(tmp_path: Path, monkeypat
 def test_the_last_segment_is_durable_before_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_directory(tmp_path, {0: 30}, per_segment=10)
     done: list[str] = []
-    real = directory.examine_partition
+    real = partition_opening.examine_partition
     monkeypatch.setattr(disk, "observer", lambda change: done.append(f"{change.kind} {change.path.name}"))
     monkeypatch.setattr(
-        directory, "examine_partition", lambda *given, **words: done.append("look") or real(*given, **words)
+        partition_opening, "examine_partition", lambda *given, **words: done.append("look") or real(*given, **words)
     )
     with opened(tmp_path):
         before = done[: done.index("look")]
@@ -448,7 +449,7 @@ def test_what_stands_in_the_way_of_one_partition_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
     build_directory(tmp_path, {0: 3, 1: 3})
-    real = getattr(directory, step)
+    real = getattr(partition_opening, step)
     failed: list[object] = []
 
     def fails(*given: Any, **words: Any) -> Any:
@@ -458,7 +459,7 @@ def test_what_stands_in_the_way_of_one_partition_stops_no_other(
             raise error
         return real(*given, **words)
 
-    monkeypatch.setattr(directory, step, fails)
+    monkeypatch.setattr(partition_opening, step, fails)
     with opened(tmp_path) as storage:
         assert [storage.partition(number).quarantined for number in (0, 1)] == [True, False]
         assert str(error) in [finding.message for finding in storage.partition(0).findings]
@@ -515,16 +516,16 @@ def test_what_was_taken_back_is_told_whether_or_not_the_directory_opens(
 
 def test_an_opening_that_fails_leaves_no_file_open_and_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_directory(tmp_path, {0: 3, 1: 3})
-    real = StorageDirectory._open_partition
+    real = PartitionOpener.open
 
-    def fails_at_the_second(one: StorageDirectory, number: int) -> Partition:
+    def fails_at_the_second(one: PartitionOpener, number: int) -> Partition:
         if number:
             raise ZeroDivisionError
         return real(one, number)
 
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
-        patch.setattr(StorageDirectory, "_open_partition", fails_at_the_second)
+        patch.setattr(PartitionOpener, "open", fails_at_the_second)
         with pytest.raises(ZeroDivisionError):
             StorageDirectory.open(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -34,7 +34,7 @@ def journaled(fails: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def fail_behind(made: Journaled, fails: Failing) -> None:
     """An area is full, and the flush of partition 0's segment fails once."""
-    while made.journal._to_flush is None:
+    while made.journal._full_area is None:
         made.commit({0: 1, 1: 1})
     fails.syncs_of(segment(made.path, 0))
     assert made.journal.work()
@@ -95,7 +95,7 @@ def test_a_later_failure_is_one(journaled: Journaled, fails: Failing) -> None:
 
 def test_what_was_under_way_when_the_flush_failed_is_not_believed(journaled: Journaled, fails: Failing) -> None:
     """It was written before, and nobody knows whether it was lost: its own flush says so."""
-    while journaled.journal._to_flush is None:
+    while journaled.journal._full_area is None:
         journaled.commit({0: 1, 1: 1})
     partition = journaled.storage.partition(0)
     append = partition.write_blocks([encoded_block(journaled.records(0, 1))])
@@ -115,7 +115,7 @@ def test_what_was_under_way_is_written_anew_as_well(
     journaled: Journaled, fails: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stands in the segment, the flush behind fails, and then the journal makes it durable: the partition goes on."""
-    while journaled.journal._to_flush is None:
+    while journaled.journal._full_area is None:
         journaled.commit({0: 1, 1: 1})
     fails.syncs_of(segment(journaled.path, 0))
     commit = journaled.journal.commit

@@ -62,7 +62,7 @@ def test_a_cut_is_refused_soon_and_others_go_on(
     journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     journaled.commit({0: 1, 1: 2})
-    monkeypatch.setattr(commit_journal, "_PATIENCE", 0.05)
+    monkeypatch.setattr(commit_journal, "_FORGET_TIMEOUT", 0.05)
     with monkeypatch.context() as patch:
         hanging = Hanging(patch, journaled, "pwrite")
         first = Doing(lambda: journaled.commit({0: 1}))
@@ -197,7 +197,7 @@ def test_the_header_of_an_area_holds_no_lock(
 ) -> None:
     while journaled.journal._has_room(6 * BLOCK):
         journaled.commit({0: 1, 2: 1})
-    monkeypatch.setattr(commit_journal, "_PATIENCE", 0.05)
+    monkeypatch.setattr(commit_journal, "_FORGET_TIMEOUT", 0.05)
     epoch = journaled.journal._epoch
     assert journaled.commit({0: 1})
     with monkeypatch.context() as patch:

@@ -21,7 +21,7 @@ from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.belonging import _entries
 from waltzctl.engine.storage.control_file import OpenControlFile, create_control_file
 from waltzctl.engine.storage.creation import create_cluster
-from waltzctl.engine.storage.directory import _Examined
+from waltzctl.engine.storage.partition_opening import ExaminedPartition
 from waltzctl.engine.storage.segment_files import whole_extent
 from waltzctl.engine.storage.segment_recovery import index_entries
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
@@ -30,7 +30,7 @@ from waltzctl.formats.segment import HEADER_SIZE
 
 
 def test_what_was_not_examined_has_no_transaction() -> None:
-    assert _Examined([]).last_transaction_id == -1
+    assert ExaminedPartition([]).last_transaction_id == -1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""Examining and opening one partition of a storage directory.
+
+A partition is examined first (`examine`), which changes nothing but makes durable what was read.  It is then opened as it was
+examined (`open_examined`): a sound partition is mended and writable, any other is opened quarantined.  An error of the disk, or
+damage, quarantines the one partition and never keeps the directory from opening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.errors import DamageError, DiskError, NotWaltzError, RefusedError, WaltzError
+from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
+from waltzctl.engine.losses import DirectoryGone
+from waltzctl.engine.storage.commit_journal import CommitJournal
+from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.partition_recovery import (
+    Examination,
+    clear_unfinished,
+    examine_partition,
+    settle_partition,
+)
+from waltzctl.engine.storage.segment_recovery import SegmentPlace
+from waltzctl.engine.storage.storage_options import StorageOptions
+
+QUARANTINING_ERRORS = (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError)
+"""Errors of examining or mending a partition that quarantine it; any other error keeps the directory from opening."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedPartition:
+    """Result of examining a partition that is not open.
+
+    `examination`: None when the partition could not be examined; it can only be opened quarantined then.
+    """
+
+    findings: list[Finding]
+    examination: Examination | None = None
+    quarantine: bool = True
+
+    @property
+    def last_transaction_id(self) -> int:
+        """The last transaction without a gap before it; -1 when there is none."""
+        return -1 if self.examination is None else self.examination.contiguous_next - 1
+
+
+class PartitionOpener:
+    """Examines and opens partitions of one storage directory.  The caller holds the directory's lock.  Not thread-safe.
+
+    `not_written_back`: partitions whose records could not be written back from a commit journal, with the error of each.
+    `journal`: the commit journal that opened partitions use; None for none.
+    """
+
+    def __init__(self, storage: Path, control: OpenControlFile, options: StorageOptions) -> None:
+        self._storage, self._control, self._options = storage, control, options
+        self.not_written_back: Mapping[int, WaltzError] = {}
+        self.journal: CommitJournal | None = None
+
+    def open(self, number: int) -> Partition:
+        """Examine and open a partition."""
+        return self.open_examined(number, self.examine(number))
+
+    def open_quarantined(self, number: int, error: Exception) -> Partition:
+        """Open a partition that cannot be examined because of an error."""
+        return self.open_examined(number, ExaminedPartition([self.read_error(number, error)]))
+
+    def examine(self, number: int) -> ExaminedPartition:
+        """Examine a partition; its files are made durable as they are read, and not changed."""
+        directory = self._storage / str(number)
+        findings = list(self._control.findings(number, self._storage))
+        if number in self.not_written_back:
+            return ExaminedPartition([*findings, self.read_error(number, self.not_written_back[number])])
+        if not directory.is_dir():
+            known = self._control.info(number).current_struct
+            gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
+            return ExaminedPartition([*findings, loss_finding(gone, Where(self._storage, number, directory))])
+        place = SegmentPlace(self._storage, number, self._control.cluster_key, self._options.max_data_length)
+        current = self._control.info(number).current_struct
+        try:
+            settle_partition(directory, number)
+            examination = examine_partition(
+                directory,
+                place,
+                local_low_water_mark=None if current is None else current.local_low_water_mark,
+                session_id=-1 if current is None else current.session_id,
+            )
+        except QUARANTINING_ERRORS as error:
+            return ExaminedPartition([*findings, self.read_error(number, error)])
+        quarantine = examination.quarantined or any(one.severity is Severity.DAMAGE for one in findings)
+        return ExaminedPartition([*findings, *examination.findings], examination, quarantine)
+
+    def open_examined(self, number: int, examined: ExaminedPartition) -> Partition:
+        """Open a partition as it was examined: mended if it is sound, else quarantined."""
+        findings = examined.findings
+        parts = self._storage, self._control, number, self._options
+        try:
+            if examined.examination is not None:
+                clear_unfinished(self._storage / str(number), number)
+            opened = Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
+        except QUARANTINING_ERRORS as error:
+            opened = Partition(*parts, None, [*findings, self.read_error(number, error)], quarantine=True)
+        opened.journal = self.journal
+        return opened
+
+    def read_error(self, number: int, error: Exception) -> Finding:
+        """The finding for an error that kept a partition from being examined or opened."""
+        where = self._storage / str(number)
+        return make_finding(Code.READ_ERROR, where, str(error), storage_directory=self._storage, partition=number)
