@@ -18,7 +18,7 @@ _BYTES = {"": 1, "b": 1} | {
 
 MAX_PARTITION = 2**31 - 1
 MAX_LISTED = 1_000_000
-"""More partitions than this in one range is a slip of the finger, and would only fill memory."""
+"""Partitions in one range, at most: a longer range is a typing error, and its list would fill the memory."""
 
 _RANGE = re.compile(r"(\d{1,10})(?:\s*-\s*(\d{1,10}))?", re.ASCII)
 
@@ -29,7 +29,7 @@ def _amount(text: str, units: dict[str, float] | dict[str, int], example: str) -
     if match is None or unit not in units:
         raise ValueError(f"{text!r} is not understood; write for instance {example}")
     number = match[1]
-    value = (float(number) if "." in number else int(number)) * units[unit]  # of bytes every one counts
+    value = (float(number) if "." in number else int(number)) * units[unit]  # int: a float rounds large byte counts
     if value <= 0:
         raise ValueError(f"{text!r} must be more than nothing")
     return value
@@ -43,7 +43,7 @@ def parse_duration(text: str) -> float:
 def parse_rate(text: str) -> int:
     """Bytes a second from text such as ``100MiB`` (1024), ``100MB`` (1000), ``100M`` (1024).  Raises ValueError.
 
-    A bare number is refused: whoever writes 100 means megabytes, and at 100 bytes a second nothing ever ends.
+    A bare number is refused: a user who writes 100 means megabytes, and at 100 bytes a second no inspection would end.
     """
     amount = text.strip().removesuffix("/s")
     if amount[-1:].isdecimal():
@@ -108,7 +108,7 @@ def parse_ranges(text: str) -> tuple[int, ...]:
 
 
 def chosen_partitions(numbers: Collection[int] | None, count: int) -> list[int]:
-    """Which of the partitions 0 to `count` - 1 are meant, sorted; None: all.  Raises InvalidRequestError for any other."""
+    """The partitions in `numbers`, sorted; all of 0 to `count` - 1 for None.  Raises InvalidRequestError for any other number."""
     if numbers is None:
         return [*range(count)]
     if beyond := [one for one in numbers if not 0 <= one < count]:

@@ -1,14 +1,14 @@
-"""Every error that the engine raises, and the name of the exit status that each one means.
+"""Every error that the engine raises, and the name of the exit status that belongs to it.
 
 ::
 
     WaltzError                      internal
-    ├── InvalidRequestError         usage       an argument that cannot be meant
-    │   └── InvalidOptionsError                 options that cannot be meant, or not together
+    ├── InvalidRequestError         usage       an invalid argument
+    │   └── InvalidOptionsError                 invalid options, or options that exclude each other
     ├── NotWaltzError               not-waltz   nothing of Waltz at this path
     ├── DirectoryLockedError        locked      another process holds the storage directory
     ├── MismatchError               mismatch    cluster key, number of partitions or version differ
-    ├── RefusedError                refused     unconfirmed, or would lose what must not be lost
+    ├── RefusedError                refused     not confirmed, or it would lose acknowledged data
     │   ├── StalePlanError                      the files changed after the plan was made
     │   ├── BelowLowWaterMarkError              would cut acknowledged transactions
     │   ├── NotAssignedError                    the partition is not assigned to this node
@@ -21,25 +21,25 @@
     ├── DamageError                 damaged     carries the findings
     │   ├── PartitionQuarantinedError           the partition is closed to writes, every byte is kept
     │   ├── CorruptRecordError                  a record that fails a checksum; it is never served
-    │   └── ChecksumMismatchError               a record handed in with a wrong checksum
-    ├── UnavailableError            usage       something optional that was asked for is not installed
+    │   └── ChecksumMismatchError               a record to be appended has a wrong checksum
+    ├── UnavailableError            usage       an optional dependency that is needed is not installed
     ├── PageStoreFailedError        io-error    a write to a page store's log failed; it has to be opened again
-    ├── ClusterError                io-error    a Spark cluster cannot be reached, or gave a job up
+    ├── ClusterError                io-error    a Spark cluster cannot be reached, or aborted a job
     ├── PipelineError               by its cause    a table of a pipeline could not be brought up to date
-    ├── ListenError                 io-error    an address that cannot be listened at
-    ├── RemoteError                 refused     a node said no; mismatch, damaged, ... where its code says so
+    ├── ListenError                 io-error    an address that cannot be listened on
+    ├── RemoteError                 refused     a node answered with a failure; another status where its code says so
     ├── PeerError                   io-error    carries the peer's address
     │   ├── PeerUnreachableError                no connection, or it was lost
     │   ├── DeadlineError                       no answer in time
-    │   └── ProtocolError                       the peer sent what is no Waltz message, or no answer to what was asked
+    │   └── ProtocolError                       the peer sent an invalid message, or one that does not answer the request
     └── DiskError                   io-error    carries path, offset and the system's error
         ├── DiskReadError
-        │   └── SpecialFileError                no regular file stands where one belongs
+        │   └── SpecialFileError                a FIFO, socket, device or directory in the place of a regular file
         └── DiskWriteError
             ├── DiskFullError
             └── SyncFailedError                 the file stays read-only until it is opened again
 
-The numbers of the exit statuses stand in ``waltzctl/exit_status.py`` and nowhere else.
+The numbers of the exit statuses are defined in ``waltzctl/exit_status.py`` only.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 
 class WaltzError(Exception):
-    """Root of the tree.  `advice` says what to do next, where there is something to do.
+    """Root of the tree.  `advice` is the next step for the user; None where there is none.
 
-    `taken_back`: ids of interrupted repairs of the storage directory that were taken back before what failed.
+    `taken_back`: ids of interrupted repairs of the storage directory that this command had rolled back before it failed.
     """
 
     status: str = "internal"
@@ -73,12 +73,12 @@ class WaltzError(Exception):
         return f"{self.message}; {self.advice}" if self.advice else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross processes; their constructors take other things than what they keep."""
+        """Pickled by attributes: errors are sent between processes, and their constructors take other arguments than `args`."""
         return _restored, (type(self), self.args, self.__dict__)
 
 
 def unforeseen(error: Exception) -> Exception | None:
-    """The error, to be logged with where it happened, where it is none of ours, which say in words what is wrong."""
+    """`error` if it is not a WaltzError, and so has to be logged with its traceback; None for a WaltzError."""
     return None if isinstance(error, WaltzError) else error
 
 
@@ -91,7 +91,7 @@ def _restored(kind: type[WaltzError], arguments: tuple[object, ...], state: dict
 
 @contextlib.contextmanager
 def told_with(taken_back: Iterable[str]) -> Iterator[None]:
-    """What fails in here names the interrupted repairs that were taken back before: nobody else would say that they were."""
+    """Set `taken_back` of any WaltzError raised in this context, because the failed command reports nothing else."""
     try:
         yield
     except WaltzError as error:
@@ -100,13 +100,13 @@ def told_with(taken_back: Iterable[str]) -> Iterator[None]:
 
 
 class InvalidRequestError(WaltzError):
-    """An argument that cannot be meant (a negative limit, a partition beyond the number of partitions)."""
+    """An invalid argument (a negative limit, a partition beyond the number of partitions)."""
 
     status = "usage"
 
 
 class InvalidOptionsError(InvalidRequestError):
-    """Options that cannot be meant, or not together: `fields` of `owner`, which is a dataclass."""
+    """Options that are invalid or exclude each other: the `fields` of the dataclass `owner`."""
 
     def __init__(self, message: str, owner: object, *fields: str, advice: str | None = None) -> None:
         super().__init__(message, advice=advice)
@@ -115,7 +115,7 @@ class InvalidOptionsError(InvalidRequestError):
 
 
 class NotWaltzError(WaltzError):
-    """The path holds nothing that Waltz wrote."""
+    """There is nothing of Waltz at the path."""
 
     status = "not-waltz"
 
@@ -141,13 +141,13 @@ class MismatchError(WaltzError):
 
 
 class RefusedError(WaltzError):
-    """Nothing was changed: the change was not confirmed, or would lose what must not be lost."""
+    """Nothing was changed: the change was not confirmed, or it would lose acknowledged data."""
 
     status = "refused"
 
 
 class StalePlanError(RefusedError):
-    """The files are no longer those that the plan was made for."""
+    """The files have changed since the plan was made."""
 
 
 class BelowLowWaterMarkError(RefusedError):
@@ -183,13 +183,13 @@ class NoSuchPageError(RefusedError):
 
 
 class PageStoreFailedError(WaltzError):
-    """A write to the log of a page store failed before: it can be read, and takes writes when it is opened again."""
+    """A write to the log of a page store failed earlier.  The store can be read; for writes it has to be opened again."""
 
     status = "io-error"
 
 
 class DamageError(WaltzError):
-    """Damage stands in the way.  `findings` names it."""
+    """The operation is not possible because of damage, which `findings` describes."""
 
     status = "damaged"
 
@@ -203,27 +203,27 @@ class PartitionQuarantinedError(DamageError):
 
 
 class CorruptRecordError(DamageError):
-    """A record fails one of its checksums, or stands where another should be."""
+    """A record fails one of its checksums, or has another id than the one that belongs in its place."""
 
 
 class ChecksumMismatchError(DamageError):
-    """A record handed in for appending does not agree with its own checksum."""
+    """A record that is to be appended does not agree with the checksum that came with it."""
 
 
 class UnavailableError(WaltzError):
-    """Something optional that was asked for is not installed."""
+    """An optional dependency that is needed for the request is not installed."""
 
     status = "usage"
 
 
 class ClusterError(WaltzError):
-    """A Spark cluster cannot be reached, its workers are not fit for the work, or it gave a job up."""
+    """A Spark cluster cannot be reached, its workers cannot do the work, or it aborted a job."""
 
     status = "io-error"
 
 
 class PipelineError(WaltzError):
-    """A table of a pipeline could not be brought up to date; `status` is that of what stopped it."""
+    """A table of a pipeline could not be brought up to date; `status` is that of the cause."""
 
     def __init__(self, message: str, *, status: str, advice: str | None = None) -> None:
         super().__init__(message, advice=advice)
@@ -231,7 +231,7 @@ class PipelineError(WaltzError):
 
 
 class ListenError(WaltzError):
-    """An address at which the system does not let us listen."""
+    """The operating system refused to listen on an address."""
 
     status = "io-error"
 
@@ -248,8 +248,8 @@ class ListenError(WaltzError):
 class RemoteError(WaltzError):
     """A node answered with a failure.  `peer` is its address, `text` the failure as the node worded it.
 
-    `code` is the stable name of what happened (``engine.node.permissions.FailureCode``), None where neither the node nor its
-    words tell; the exit status follows from it.
+    `code` is the stable name of the failure (``engine.node.permissions.FailureCode``), from which the exit status follows; None
+    where the node sent none and `text` is not a known one.
     """
 
     status = "refused"
@@ -275,25 +275,25 @@ class PeerError(WaltzError):
 
 
 class PeerUnreachableError(PeerError):
-    """No connection could be made, or it was lost; what was asked for may or may not have been done."""
+    """No connection could be made, or it was lost; the request may or may not have been executed."""
 
 
 class DeadlineError(PeerError):
-    """No answer came in time; what was asked for may or may not have been done."""
+    """No answer came in time; the request may or may not have been executed."""
 
 
 class ProtocolError(PeerError):
-    """The peer sent what is no message of the protocol, or no answer to what was asked; the connection is closed."""
+    """The peer sent an invalid message, or one that does not answer the request; the connection is closed."""
 
 
 class StoreSessionClosedError(WaltzError):
-    """A store session is closed; what was not committed in it may or may not have been written."""
+    """A store session is closed; appends in it that were not committed may or may not have been written."""
 
     status = "io-error"
 
 
 def copy_anew(partition: int) -> str:
-    """What makes a running cluster fill a replica from the others: the node forgets it, and is given it again."""
+    """The command lines that make a running cluster copy a replica anew: remove the partition from the node, then add it."""
     where = f"--partition {partition}"
     return (
         "waltzctl node, with the admin port of that node,"
@@ -302,7 +302,10 @@ def copy_anew(partition: int) -> str:
 
 
 class DivergedReplicaError(PeerError):
-    """A replica holds another transaction than a replica of a later session; it cannot be cut, and takes no part."""
+    """A replica holds another transaction than a replica of a later session.
+
+    It cannot be truncated, as the transaction is not above its low-water mark; it is left out of the quorum.
+    """
 
     status = "damaged"
 
@@ -315,7 +318,7 @@ class DivergedReplicaError(PeerError):
 
 
 class DiskError(WaltzError):
-    """The system refused a read or a write."""
+    """A system call on a file failed.  `offset` is in bytes from the start of the file; None where none applies."""
 
     status = "io-error"
 
@@ -335,7 +338,7 @@ class DiskReadError(DiskError):
 
 
 class SpecialFileError(DiskReadError):
-    """A FIFO, socket, device or directory stands where a file belongs; it was not opened."""
+    """A FIFO, socket, device or directory has the name of a regular file; it was not opened."""
 
 
 class DiskWriteError(DiskError):
@@ -346,14 +349,14 @@ class DiskWriteError(DiskError):
 
 
 class DiskFullError(DiskWriteError):
-    """No space, or a quota, is left."""
+    """There is no space left, or the quota is used up."""
 
 
 class SyncFailedError(DiskWriteError):
-    """An fsync failed: what was written since the last one may be lost, and a second fsync could not tell."""
+    """An fsync failed: writes since the last fsync may be lost, and a second fsync would not report that (fsyncgate)."""
 
 
 def write_error(path: PurePath | str, offset: int | None, cause: OSError, *, doing: str = "write") -> DiskWriteError:
-    """The right error for a failed write: a full disk is told apart."""
+    """DiskFullError for ENOSPC and EDQUOT, else DiskWriteError."""
     kind = DiskFullError if cause.errno in (errno.ENOSPC, errno.EDQUOT) else DiskWriteError
     return kind(path, offset, cause, doing=doing)

@@ -1,9 +1,9 @@
-"""What a process does with memory that it has freed: keep some of it, or give it back to the system.
+"""How much freed memory a process keeps instead of returning it to the system (``mallopt`` of glibc).
 
-glibc gives the end of its heap back whenever more is free there than a threshold, and takes it anew for the next batch, page
-by page.  The threshold is twice the largest piece so far, or 128 KiB for ever once any of these settings is made.  Measured in
-a Spark worker, on records of 1 KiB: 13,000 page faults a gigabyte or 5,000, and a tenth of the time; in a log server whose
-batches have some 150 KB: a seventh of its time.
+glibc trims the top of its heap whenever more than a threshold is free there; the next batch takes the memory again, with a page
+fault for each page.  By default the threshold is twice the largest block that was freed; it is fixed at 128 KiB as soon as any
+of these settings is made.  Measured gain: in a Spark worker, with records of 1 KiB, 5,000 instead of 13,000 page faults a
+gigabyte and a tenth of the time; in a log server with batches of some 150 KB, a seventh of the time.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import functools
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 LONGEST = 32 << 20
-"""Bytes from which a piece has a mapping of its own in any case: glibc's bound."""
+"""Bytes from which a block has a mapping of its own in any case: glibc's upper bound for the threshold."""
 
 
 @functools.cache
 def keep_freed_memory(*, kept: int = LONGEST, mapped: int = LONGEST, arenas: int | None = None) -> bool:
-    """Let this process keep up to `kept` free bytes at the end of each heap; False where its allocator takes no such wish.
+    """Let this process keep up to `kept` free bytes at the top of each heap; False where the allocator has no ``mallopt``.
 
-    `mapped`: bytes from which a piece has a mapping of its own, which goes back to the system when it is freed.  `arenas`: heaps
-    that threads share, at most; as many as glibc likes unless given.
+    `mapped`: bytes from which a block has a mapping of its own, which is returned to the system when the block is freed.
+    `arenas`: maximum number of heaps that threads share; None for glibc's default.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

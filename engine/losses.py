@@ -1,6 +1,7 @@
-"""What a log lacks, as values: which ids, and what proves that they were there.  No wording (`engine.findings`), no files.
+"""Losses of a partition's log as values: which transaction ids are missing, and what proves that they were there.
 
-Ids are transaction ids; a range is its first one and the one behind its last.  A segment is named by the first id in its name.
+The messages are in `engine.findings.partition_losses`; nothing here reads a file.  A range of ids is half-open: the first id,
+and the one after the last (`stop`).  A segment is identified by the transaction id in its file name.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 Ids = tuple[int, int]
-"""A range of ids: the first, and the one behind the last."""
+"""A half-open range of ids: the first, and the one after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Ids in front of a segment that the one before it does not lead up to.
+    """Ids between the end of one segment and the beginning of the next, `segment`, are missing.
 
-    `before`: the segment in front of the gap; None: the log begins with `segment`.  `listed`: the index of `before` lists exactly
-    these ids as well, so that its data file lost its end.
+    `before`: the segment in front of the gap; None where `segment` is the log's first.  `listed`: the index of `before` lists
+    exactly the missing ids, which proves that the data file of `before` lost its end.
     """
 
     first: int
@@ -34,7 +35,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A segment begins at `begins`, in front of `stop`, the id behind the last one of the segment before it."""
+    """`segment` begins at the id `begins`, although the segment in front of it reaches up to `stop` (exclusive)."""
 
     begins: int
     stop: int
@@ -48,7 +49,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class BelowMark:
-    """The log ends in front of its local low-water mark, with `segment` (None: there is none)."""
+    """The log ends below its local low-water mark `mark`.  `segment` is the last segment; None where there is none."""
 
     first: int
     mark: int
@@ -62,9 +63,10 @@ class BelowMark:
 
 @dataclass(frozen=True, slots=True)
 class BelowProof:
-    """The log ends, with `segment`, in front of what its files prove to have been durable.
+    """The log ends, with `segment`, below `stop`, although its files prove everything below `stop` to have been durable.
 
-    `by_index`: the index of that segment leads behind the checkpoint `stop` - 1; otherwise a file is called after `stop`.
+    The proof is, with `by_index`, that the index of `segment` has entries beyond the checkpoint `stop` - 1; otherwise that a
+    file has `stop` as the first transaction id in its name.
     """
 
     first: int
@@ -82,7 +84,8 @@ class BelowProof:
 class DataGone:
     """An index of `size` bytes and `entries` entries that has no data file.
 
-    `lost`: what of that no other segment holds.  `unlike`: others hold the ids, but not what the index lists.
+    `lost`: the ids among its entries that no other segment holds.  `unlike`: other segments hold all the ids, but their records
+    are not the ones that the index lists.
     """
 
     segment: int
@@ -99,9 +102,9 @@ class DataGone:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A loss that somebody accepted, at `time` for `reason`, and what of it (`first` to `stop` - 1) is still missing.
+    """An accepted loss of the ids `first` to `stop` - 1, accepted at `time` for `reason`; `missing` are those still missing.
 
-    `disputed`: other records bore these ids, too.
+    `disputed`: when the loss was accepted there were other records with these ids.
     """
 
     first: int
@@ -119,26 +122,29 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryGone:
-    """A partition that belongs here has no directory.  `mark`, `session`: what the control file says, None or -1 for nothing."""
+    """A partition that is assigned to this node has no directory.
+
+    `mark`, `session`: local low-water mark and session id in the control file; None or -1 where it has none.
+    """
 
     mark: int | None
     session: int | None
 
     @property
     def ids(self) -> tuple[Ids, ...]:
-        """What is known to have been in it."""
+        """The ids up to the local low-water mark."""
         return () if self.mark is None or self.mark < 0 else ((0, self.mark + 1),)
 
 
 @dataclass(frozen=True, slots=True)
 class NoSegment:
-    """A partition's directory holds no segment.  `began`: the session that began in it, None where none did."""
+    """A partition's directory holds no segment.  `began`: the id of the last session that began in it; None for none."""
 
     began: int | None
 
     @property
     def ids(self) -> tuple[Ids, ...]:
-        """Nobody knows of any."""
+        """Nothing is known to be missing."""
         return ()
 
 
@@ -146,8 +152,8 @@ class NoSegment:
 class ShortHeader:
     """A data file of `size` bytes, fewer than its header has; its index has `entries` entries.
 
-    `following`: the id in the name of the next data file, None where no segment is behind it.  `told_to`: of what is in front of
-    this id somebody tells who knows what it held.
+    `following`: the id in the name of the next data file; None where this is the last one.  `told_to`: the ids below it are
+    counted by another finding already.
     """
 
     segment: int
@@ -158,23 +164,26 @@ class ShortHeader:
 
     @property
     def harmless(self) -> bool:
-        """Whether nothing was ever in it: a crash during roll-over leaves that."""
+        """Whether the file never held a record: a crash during roll-over leaves such a file."""
         return self.following is None and self.entries == 0
 
     @property
     def ids(self) -> tuple[Ids, ...]:
-        """What was in it, as the next name tells, or its index: behind a segment of which no end is known nobody sees a gap."""
+        """The ids that were in it, by the name of the next data file, or else by its index.
+
+        They are counted here because the end of this segment is not known, so that no `Gap` is reported behind it.
+        """
         stop = self.segment + self.entries if self.following is None else self.following
         first = max(self.segment, self.told_to)
         return ((first, stop),) if stop > first else ()
 
 
 Loss = Gap | Overlap | BelowMark | BelowProof | DataGone | GivenUp | DirectoryGone | NoSegment | ShortHeader
-"""Something that is not as it was in a partition as a whole."""
+"""Any loss, overlap or missing file of a partition as a whole."""
 
 
 def count(ids: tuple[Ids, ...]) -> int:
-    """How many ids."""
+    """Number of ids in all the ranges."""
     return sum(stop - first for first, stop in ids)
 
 

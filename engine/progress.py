@@ -1,4 +1,4 @@
-"""How long-running work tells how far it is, without knowing who listens."""
+"""Progress of long-running work, in bytes, reported to a listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON that we wrote ourselves, read as if somebody hostile had written it: every key is asked for, once, with its kind."""
+"""Strict decoding of JSON documents that this program wrote: unknown, missing or mistyped keys are errors (hostile input)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class InvalidJsonError(ValueError):
 
 
 class StrictObject:
-    """A JSON object whose every key must be asked for, once, with its kind; whatever does not fit raises InvalidJsonError.
+    """A JSON object from which every key is taken exactly once, with a check of its type.
 
+    A key that is missing or has a value of another type raises InvalidJsonError; so does `finish` for a key that was not taken.
     `where` names the object in messages.
     """
 
@@ -40,7 +41,7 @@ class StrictObject:
         return key in self._value
 
     def text(self, key: str, valid: Callable[[str], object] | None = None, *, most: int = 4096) -> str:
-        """A text of at most `most` characters, of which `valid` says something true."""
+        """A text of at most `most` characters for which `valid`, where given, returns something true."""
         value = self._take(key)
         if not isinstance(value, str) or len(value) > most or (valid is not None and not valid(value)):
             self._fail(key, "is not valid")
@@ -54,14 +55,14 @@ class StrictObject:
         return self.text(key, valid)
 
     def number(self, key: str) -> int:
-        """A number from 0 on that 63 bits hold."""
+        """An integer from 0 to 2^63 - 1."""
         value = self._take(key)
         if type(value) is not int or not 0 <= value < 2**63:
             self._fail(key, "is not a valid number")
         return value
 
     def optional_number(self, key: str, bound: int = 2**63) -> int | None:
-        """A signed number from `-bound` to below `bound`, of 64 bits unless another is given; or null."""
+        """An integer from -`bound` to `bound` - 1, signed 64 bits unless `bound` is given; or null."""
         if self._value.get(key, 0) is None:
             del self._value[key]
             return None
@@ -71,7 +72,7 @@ class StrictObject:
         return value
 
     def items(self, key: str) -> list[Any]:
-        """A list; its items are the caller's affair."""
+        """A list; its items are not checked."""
         value = self._take(key)
         if not isinstance(value, list):
             self._fail(key, "is no list")
@@ -85,7 +86,7 @@ class StrictObject:
         return self.items(key)
 
     def names(self) -> tuple[str, ...]:
-        """The keys that were not asked for yet."""
+        """The keys that were not taken yet."""
         return tuple(self._value)
 
     def child(self, key: str) -> StrictObject | None:
@@ -94,6 +95,6 @@ class StrictObject:
         return None if value is None else StrictObject(value, f"{self._where}.{key}")
 
     def finish(self) -> None:
-        """Every key was asked for, or the object has one too many."""
+        """Raise InvalidJsonError if a key was not taken: it is not known."""
         if self._value:
             self._fail(", ".join(sorted(self._value)), "is not known")

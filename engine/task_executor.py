@@ -1,8 +1,8 @@
-"""Who does the work of a long inspection: threads of this process, or the workers of a Spark cluster.
+"""Executors of a long inspection: threads of this process, or the workers of a Spark cluster.
 
 Work is a module-level function of one task; tasks and results are values that can be pickled (frozen dataclasses, NumPy arrays,
-paths).  Results come in the order of the tasks, whatever the order in which they were done, so that what is said at the end
-does not depend on who did it.
+paths).  Results come in the order of the tasks, whatever the order in which they were executed, so that a report does not depend
+on the executor.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _AHEAD = 3
-"""Tasks for each thread that may be in work or wait for their turn."""
+"""Tasks submitted per thread, at most: being executed, or finished and waiting for their turn in the order."""
 
 
 class TaskExecutor(Protocol):
-    """Does independent tasks."""
+    """Executes independent tasks."""
 
     @property
     def parallelism(self) -> int:
-        """About how many tasks are in work at the same time."""
+        """About how many tasks are executed at the same time."""
 
     def map(
         self,
@@ -39,14 +39,14 @@ class TaskExecutor(Protocol):
     ) -> Iterator[Result]:
         """``work(task)`` for each task, in their order.
 
-        `weights`: the bytes that each task reads, about, for progress and to pack small tasks together.  `what` names the
-        work in a few words.  An error that a task raises is raised here.  Closing the iterator, or an interrupt, ends the
-        work soon.
+        `weights`: the approximate number of bytes that each task reads, for progress and to group small tasks.  `what` names
+        the work in a few words.  An error that a task raises is raised here.  Closing the iterator, or an interrupt, cancels
+        the tasks that have not begun.
         """
 
 
 class LocalExecutor:
-    """Threads of this process.  The kernels and the reading of files let go of the interpreter's lock."""
+    """Threads of this process.  The kernels and the reading of files release the interpreter lock."""
 
     def __init__(self, threads: int | None = None, progress: Progress = SILENT) -> None:
         self._threads = threads or os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""The catalogue of findings: every kind of damage or oddity that can be named, how severe it is, and what to do.
+"""The catalogue of findings: for every kind of finding its code, its severity, its meaning, and what to do.
 
-One catalogue serves verify, dump, recover, the node's start-up and the manual page: what a code means is said here or nowhere, by
-what it is about.
+It is the only place where the meaning of a code is defined, for verify, dump, recover, the node's start-up and the manual page;
+there is one module each for storage directories, page stores and clusters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be wrong with a cluster: with its metadata, or with nodes and servers that are not as it says."""
+"""Kinds of findings about a cluster: about its metadata, and about nodes and servers that differ from the metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from waltzctl.engine.catalogue.finding_kinds import Code, FindingKind, Severity
 
 
 def cluster_kinds() -> Iterable[FindingKind]:
-    """Each of them, as the manual tells them."""
+    """The kinds, in the order of the manual page."""
     damage, repairable, note = Severity.DAMAGE, Severity.REPAIRABLE, Severity.NOTE
     yield FindingKind(
         Code.CLUSTER_MAPS, repairable,

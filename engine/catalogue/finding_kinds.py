@@ -1,4 +1,4 @@
-"""What a kind of finding is: its code, how severe it is, and what the catalogue says of it.
+"""The kinds of findings: codes, severities, and the form of an entry in the catalogue.
 
 Codes and severities are fixed (scripts depend on them); sentences may change.
 """
@@ -96,13 +96,18 @@ class Code(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """What the catalogue says of a code.
+    """The catalogue's entry for a code.
 
-    `severity` is the usual one, and `when_harmless`, where given, says under which condition the finding is only repairable.
-    `command` mends it: the words behind ``waltzctl`` without the path, or None where a person must decide.  `harmless` is the
-    command where the finding is repairable, if that is another one.  `then` are the next steps, in order, for one who ran
-    `command` and still has the finding; `again`: once something else is mended, `command` may help after all.  REPLICA stands
-    for the storage directory of an intact replica, DIR for a new one.
+    =============== ==========================================================================================
+    `severity`      the usual severity
+    `when_harmless` the condition under which the finding is only repairable; None: there is none
+    `command`       the command that repairs it, without ``waltzctl`` and the path; None: a person must decide
+    `harmless`      the command if the finding is only repairable; None: `command`
+    `then`          the next steps, in order, if the finding remains after `command`
+    `again`         after other repairs of the partition `command` may succeed at a second attempt
+    =============== ==========================================================================================
+
+    In commands, REPLICA stands for the storage directory of an intact replica, DIR for a new directory.
     """
 
     code: Code
@@ -116,7 +121,7 @@ class FindingKind:
     again: bool = False
 
     def remedies(self, severity: Severity) -> tuple[str, ...]:
-        """What helps, the first step first."""
+        """The commands to run, in order, for a finding of this severity."""
         first = self.harmless if severity is Severity.REPAIRABLE and self.harmless is not None else self.command
         return () if first is None else tuple(dict.fromkeys((first, *self._next)))
 

@@ -1,4 +1,4 @@
-"""What can be wrong in a page store, and with backups in one."""
+"""Kinds of findings about a page store, and about backups in one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from waltzctl.engine.catalogue.finding_kinds import Code, FindingKind, Severity
 
 
 def page_store_kinds() -> Iterable[FindingKind]:
-    """Each of them, as the manual tells them."""
+    """The kinds, in the order of the manual page."""
     damage, repairable = Severity.DAMAGE, Severity.REPAIRABLE
     yield FindingKind(
         Code.PAGE_CHECKSUM, damage,

@@ -1,4 +1,4 @@
-"""What can be wrong in a storage directory, and of a node or a manifest that is held against one."""
+"""Kinds of findings about a storage directory, and about a node or a manifest that is compared with one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from waltzctl.engine.catalogue.finding_kinds import Code, FindingKind, Severity
 
 RECOVER, FROM, GIVE_UP = "recover", "recover --from REPLICA", "recover --allow-data-loss"
-"""What recover can do: alone, with a replica, and at the price of what is lost."""
+"""The forms of recover: from the directory alone, from an intact replica, and by accepting the loss."""
 FORGET = "recover --forget-losses"
-"""What ends the reminder of a loss that was accepted."""
+"""Removes accepted losses from the ledger, so that they are not reported any more."""
 
 
 def storage_kinds() -> Iterable[FindingKind]:
-    """Each of them, as the manual tells them."""
+    """The kinds, in the order of the manual page."""
     damage, repairable, note = Severity.DAMAGE, Severity.REPAIRABLE, Severity.NOTE
     yield FindingKind(
         Code.CONTROL_FILE_MISSING, damage,

@@ -1,8 +1,7 @@
-"""The description of an object: its name, its columns, and what follows from them.
+"""The definition of an output object (a record, a finding, ...): its name, its columns, and the formats derived from them.
 
-An `ObjectType` is one table of columns in the order of the contract.  Each `Column` says once what it is called, what its values
-are (`ColumnKind`: form, type, unit), what it means, and how it is read from the value that the engine hands out.  From that
-follow
+An `ObjectType` is a list of columns, in the stable order of the output.  Each `Column` defines its name, the kind of its values
+(`ColumnKind`: form, type, unit), its meaning, and how it is read from a value of the engine.  Derived from these definitions are
 
 ====================  =================================================================================================
 JSON, ndjson          `ObjectType.shown`: a key for each column, `schema` and `type` in front
@@ -13,10 +12,10 @@ Spark and Arrow       the columns that stand in a view, their types by `ColumnKi
 the page of columns   docs/schemas/columns.md (docs/schemas/generate.py)
 ====================  =================================================================================================
 
-Columns are only ever added, at the end; names and meanings do not change.  A missing value is None, and every column of a view
-may be null.  Of several values JSON makes an array: a tuple of plain ones, a list of objects, by which plain tells columns from
-lines.  A value is read by attributes, never by its class, so this room imports nothing of the engine, and a record of a file,
-of a node and a whole batch of them in NumPy columns are read by the same table.
+Columns are only added, and at the end; names and meanings do not change.  A missing value is None, and every column of a view may
+be null.  Several values are an array in JSON; in Python a tuple if they are plain values and a list if they are objects, by which
+the plain format tells columns from lines.  A value is read by its attributes, whatever its class; so this package imports nothing
+of the engine, and the same definition reads a record of a file, of a node, and a batch of records in NumPy columns.
 """
 
 from __future__ import annotations
@@ -31,19 +30,25 @@ from typing import Any
 Schema = dict[str, Any]
 """A JSON Schema (2020-12)."""
 Object = dict[str, Any]
-"""One JSON object, keys in the order of the contract."""
+"""One JSON object, its keys in the order of the columns."""
 Read = Callable[[Any], Any]
 ABSENT: Any = object()
-"""Read of an optional column whose key is left out."""
+"""The value of an optional column whose key is omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnKind:
-    """What values are.
+    """The kind of a column's values.
 
-    `schema`: their form in JSON.  `spark`: their type in Spark's DDL, empty where no view has them.  `shown`: makes the value of
-    JSON out of the engine's, and is never asked about None; None: they are the same.  `unit`: of numbers.  `right`: the side
-    to which they lean in a table.  `word`: what people are told of it.  `inner`: the columns of objects.
+    ========= ==============================================================================================
+    `word`    the name of the kind, for people
+    `schema`  the JSON Schema of a value
+    `spark`   the type in Spark's DDL; empty if no view has such values
+    `shown`   converts a value of the engine (never None) to JSON; None: they are the same
+    `unit`    the unit of numbers
+    `right`   whether cells of a table are aligned to the right
+    `inner`   the columns, if the values are objects
+    ========= ==============================================================================================
     """
 
     word: str
@@ -55,7 +60,7 @@ class ColumnKind:
     inner: Columns | None = None
 
     def told(self, description: str) -> ColumnKind:
-        """The same with a sentence in its JSON Schema."""
+        """The same kind, with a `description` in its JSON Schema."""
         return replace(self, schema={**self.schema, "description": description})
 
 
@@ -74,11 +79,11 @@ class Form(enum.Enum):
     DOTTED = enum.auto()
     """The numbers of an object with dots between them."""
     PAYLOAD = enum.auto()
-    """Data in whichever form it is there; the only cell that is cut at the terminal's edge."""
+    """Data in the requested encoding; the only cell that is truncated to the width of the terminal."""
 
 
 class Stands(enum.Flag):
-    """Where a column stands."""
+    """The outputs in which a column appears."""
 
     TABLE_ONLY = 0
     OBJECT = enum.auto()
@@ -92,10 +97,17 @@ class Stands(enum.Flag):
 class Column:
     """One column of an object.
 
-    `read`: from the engine's value; None: the attribute of that name.  `given`: no value has it, whoever shows the object says
-    it.  `optional`: a key that may be left out.  `in_view`: what Spark's page says of it besides.  `on_request`: in a view only
-    when it was asked for by name.  `title`: its heading in a table, where it stands in one; `cell`: the form of its cells, or
-    what makes them of the shown object; `right`: which way they lean where that is not their kind's.
+    ============ ===========================================================================================
+    `read`       reads the value from the engine's object; None: its attribute `name`
+    `given`      the engine's object does not have it; the caller passes it to `Columns.keys`
+    `optional`   the key may be omitted
+    `stands`     the outputs in which it appears
+    `in_view`    an addition to `meaning` in the documentation of views
+    `on_request` in a view only if it is selected by name
+    `title`      the heading in a table; empty: not in tables
+    `cell`       the form of its cells, or a function that makes a cell from the whole JSON object
+    `right`      alignment to the right, if it differs from that of `kind`
+    ============ ===========================================================================================
     """
 
     name: str
@@ -113,7 +125,7 @@ class Column:
 
     @property
     def value(self) -> Read:
-        """Reads the engine's value.  Raises KeyError for one that has to be given."""
+        """The function that reads the engine's value.  It raises KeyError for a `given` column that is not optional."""
         if self.given:
             return self._not_given
         return self.read or attrgetter(self.name)
@@ -125,7 +137,7 @@ class Column:
 
     @property
     def of(self) -> Read:
-        """Reads what JSON shows."""
+        """The function that reads the value as it is in JSON."""
         value, shown = self.value, self.kind.shown
         if shown is None:
             return value
@@ -145,7 +157,7 @@ class Columns:
 
     @cached_property
     def printed(self) -> tuple[Column, ...]:
-        """Those that are keys of the object."""
+        """The columns that are keys of the JSON object."""
         return tuple(one for one in self.columns if Stands.OBJECT in one.stands)
 
     @cached_property
@@ -153,9 +165,9 @@ class Columns:
         return tuple((one.name, one.of) for one in self.printed)
 
     def keys(self, value: Any, **given: Any) -> Object:
-        """The object without `schema` and `type`.  `given`: what is not read from `value`, by name, as it is shown.
+        """The JSON object without `schema` and `type`.  `given`: JSON values by column name, used instead of reading `value`.
 
-        An optional key is left out that is not given, or ABSENT.
+        An optional key is omitted if it is not given, or ABSENT.
         """
         made: Object = {}
         for name, read in self._readers:
@@ -166,12 +178,12 @@ class Columns:
 
     @property
     def strict(self) -> Schema:
-        """The JSON Schema of the object as it stands inside others."""
+        """The JSON Schema of the object inside of other objects, without `schema` and `type`."""
         return strict(self.printed)
 
 
 def strict(columns: Iterable[Column], front: Schema | None = None) -> Schema:
-    """The JSON Schema of an object with exactly these keys, behind those of `front`."""
+    """The JSON Schema of an object with exactly the keys of `front`, followed by those of `columns`."""
     known = tuple(columns)
     return {
         "type": "object",
@@ -183,9 +195,9 @@ def strict(columns: Iterable[Column], front: Schema | None = None) -> Schema:
 
 @dataclass(frozen=True)
 class ObjectType(Columns):
-    """An object with a name of its own.  `meaning`: what it is, in a sentence.
+    """A top-level object, with a name.  `meaning`: its description, a sentence.
 
-    `leading`: columns that a table shows in front of the others.
+    `leading`: the columns that come first in a table.
     """
 
     name: str
@@ -194,15 +206,15 @@ class ObjectType(Columns):
 
     @property
     def identity(self) -> str:
-        """What stands in its key `schema`."""
+        """The value of its key `schema`."""
         return f"waltzctl.{self.name}/1"
 
     def named(self, keys: Object) -> Object:
-        """An object of its own, with `schema` and `type` in front."""
+        """The top-level object with these keys: `schema` and `type` are put in front."""
         return {"schema": self.identity, "type": self.name, **keys}
 
     def shown(self, value: Any, **given: Any) -> Object:
-        """The object as it is printed."""
+        """The JSON object as it is printed; `given` as for `keys`."""
         return self.named(self.keys(value, **given))
 
     @cached_property
@@ -224,19 +236,19 @@ class ObjectType(Columns):
 
 
 def or_null(kind: ColumnKind) -> ColumnKind:
-    """The value may be missing, which is null."""
+    """The kind `kind`, or null for a missing value."""
     return replace(kind, schema={"anyOf": [kind.schema, {"type": "null"}]}, word=f"{kind.word} or null")
 
 
 def struct(columns: Columns) -> ColumnKind:
-    """An object inside another."""
+    """The kind of objects inside of other objects, with these columns."""
     fields = ",".join(f"{one.name}:{one.kind.spark}" for one in columns.printed)
     word = columns.name if isinstance(columns, ObjectType) else "object"
     return ColumnKind(word, columns.strict, f"struct<{fields}>", columns.keys, inner=columns)
 
 
 def listed(kind: ColumnKind, *, exactly: int | None = None) -> ColumnKind:
-    """Several values, or several objects; always so many of them where `exactly` says it."""
+    """The kind of lists of `kind`; `exactly`: the number of items, if it is always the same."""
     shown, gather = kind.shown, tuple if kind.inner is None else list
 
     bounds = {} if exactly is None else {"minItems": exactly, "maxItems": exactly}

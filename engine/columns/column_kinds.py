@@ -1,4 +1,4 @@
-"""The kinds of values that objects consist of: their form in JSON, their type in Spark, and how the one is made for both.
+"""The kinds of values in output objects: their form in JSON, their type in Spark, and the conversion.
 
 Identifiers, offsets and sizes are numbers (beyond 2^53 some readers of JSON round them), checksums eight lower-case hex digits,
 times RFC 3339 in UTC with milliseconds, bytes base64 under a key that ends in ``_b64``.
@@ -68,11 +68,11 @@ BASE64 = ColumnKind(
 HEX = ColumnKind("hex", {"type": "string", "pattern": "^([0-9a-f]{2})*$"}, right=False)
 ANYTHING = ColumnKind("any JSON", {}, right=False)
 BINARY = ColumnKind("bytes", {}, "binary", right=False)
-"""Of views only: JSON has text in its place."""
+"""In views only; JSON has text instead."""
 
 
 def one_of(*values: object, spark: str = "string") -> ColumnKind:
-    """One of some words or numbers; members of an enumeration are shown by their value."""
+    """The kind of an enumeration with these words or numbers; an enum member is printed as its value."""
     word = "one of " + ", ".join("null" if one is None else str(one) for one in values)
     return ColumnKind(word, {"enum": list(values)}, spark, _plain, right=False)
 
@@ -97,6 +97,6 @@ REQUEST_ID = struct(
 
 
 def columns_named(columns: Iterable[Column], names: Iterable[str]) -> tuple[Column, ...]:
-    """Columns of another object by name, in that order: what an object shares with it is said there."""
+    """The columns of another object with these names, in this order, for objects that share columns."""
     known = {one.name: one for one in columns}
     return tuple(known[name] for name in names)

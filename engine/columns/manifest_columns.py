@@ -1,4 +1,4 @@
-"""The manifest of a storage directory: the one object that is written into a file (engine/inspect/directory_manifest.py)."""
+"""The manifest of a storage directory, an object that is stored in a file (engine/inspect/directory_manifest.py)."""
 
 from __future__ import annotations
 

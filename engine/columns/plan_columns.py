@@ -1,6 +1,6 @@
 """A plan, as repairs and changes of a node print it, and as ``--plan`` reads it back (engine/repair/plan.py).
 
-What was added to its arguments later is left out where there is nothing of it, as in the plans made before there was any.
+Arguments that were added in later versions are omitted if they are empty, as they are in plans of earlier versions.
 """
 
 from __future__ import annotations

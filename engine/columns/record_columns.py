@@ -1,7 +1,8 @@
 """A transaction record, as dump prints it and as a row of the view `records`.
 
-Read from a record of a file (`DumpedRecord`), of a node (`NodeRecord`) or, for a view, from a batch of them (`RecordBatch`): then
-each value is a NumPy column, which `request_id`, `data` and `finding` do not have; engine/spark/record_arrays.py makes these.
+The columns are read from a record of a file (`DumpedRecord`), of a node (`NodeRecord`) or, for a view, from a batch of records
+(`RecordBatch`).  In a batch each value is a NumPy column; it has none for `request_id`, `data` and `finding`, which
+engine/spark/record_arrays.py makes.
 """
 
 from __future__ import annotations

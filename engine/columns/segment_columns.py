@@ -7,7 +7,7 @@ from waltzctl.engine.columns.column_kinds import COUNT, INT32, INT64, KEY, PARTI
 
 
 def ids(shown: Object) -> str:
-    """The transactions of an object in one cell."""
+    """The cell with the range of transaction ids of an object: ``first..last``."""
     first, last = shown["first_transaction_id"], shown["last_transaction_id"]
     if last is None:
         return "-"

@@ -1,7 +1,7 @@
-"""What is wrong with a control file, as findings: header, length, and each partition's pair of structs.
+"""Findings about a control file: its header, its length, and each partition's pair of structs.
 
-Which struct of a pair is in force, and whether a length fits, `formats.control` has judged; here it becomes code, place and
-sentence, for whoever reads the file.  Remedies name the directory `storage`; None: there are none.
+`formats.control` decides which struct of a pair is in force and whether the length fits; this module chooses code, offset and
+message.  In all functions `storage` is the storage directory that remedies name; with None there is no remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from waltzctl.formats.control import (
 
 
 def control_missing(path: PurePath, storage: PurePath | None) -> Finding:
-    """There are partitions, but not the control file `path`."""
+    """There are partition directories, but the control file `path` does not exist."""
     message = "there is no control file, but there are partitions"
     return make_finding(Code.CONTROL_FILE_MISSING, path, message, storage_directory=storage)
 
@@ -41,7 +41,10 @@ def control_short(path: PurePath, size: int, storage: PurePath | None) -> Findin
 def control_findings(
     path: PurePath, control: ControlFile, storage: PurePath | None, partitions: Collection[int] | None = None
 ) -> Iterator[Finding]:
-    """Everything that is wrong with a control file that has a header; `partitions`: whose structs are meant, None for all."""
+    """Everything that is wrong with a control file that has a whole header.
+
+    `partitions`: the partitions whose structs are checked; None for all.
+    """
     header = control.header
     if header.version != CONTROL_VERSION:
         yield control_version(path, control, storage)
@@ -58,7 +61,7 @@ def control_findings(
 
 
 def control_version(path: PurePath, control: ControlFile, storage: PurePath | None) -> Finding:
-    """The version in the header is another one."""
+    """The format version in the header is not CONTROL_VERSION."""
     return make_finding(
         Code.UNKNOWN_VERSION,
         path,
@@ -100,9 +103,10 @@ def control_extended(path: PurePath, control: ControlFile, storage: PurePath | N
 
 
 def journal_pending(path: PurePath, journal: PurePath | None, fault: str | None) -> Finding:
-    """The control file says that acknowledged records may stand in a commit journal only.
+    """The control file says that acknowledged records may be in a commit journal only, and not in their segments yet.
 
-    `journal`: where it is, None where nothing tells; `fault`: why what stands there cannot be written back, None where it can.
+    `journal`: the path of the commit journal, None where it is not known.  `fault`: why its records cannot be written back to
+    the segments; None where they can.
     """
     where = "a commit journal" if journal is None else f"the commit journal {journal}"
     if fault is None:
@@ -123,7 +127,7 @@ def journal_pending(path: PurePath, journal: PurePath | None, fault: str | None)
 
 
 def info_findings(path: PurePath, layout: Layout, info: PartitionInfo, storage: PurePath | None) -> Iterator[Finding]:
-    """What is wrong with a partition's info: the id that stands in it, and its pair of structs."""
+    """What is wrong with a partition's info: the partition id stored in it, and its pair of structs."""
     if info.stored_partition != info.partition:
         yield make_finding(
             Code.CONTROL_PARTITION_ID,

@@ -1,4 +1,4 @@
-"""What lies in a storage directory or in a partition's, and should not, or not there: facts and the sentences that tell them."""
+"""Findings about files that do not belong in a storage or partition directory, and about state files that cannot be read."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ Inclusive = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A data file of `size` bytes under a name that no node gives.
+    """A stray: a data file (``*.seg``) whose name is not a segment's.
 
-    `first`: the id that its header tells, None where it is not the partition's own.  `refusal`: why release 0.13.2 does not
-    start with it, None where it takes it for a segment.  `unseen`: what stands only in it; `held`: it holds records.
+    ========= ==================================================================================================
+    `size`    in bytes
+    `first`   the first transaction id in its header; None where the file is not this partition's
+    `refusal` why release 0.13.2 does not start with the file; None where it takes the file for a segment
+    `unseen`  ids of records that are in no segment, only in this file
+    `held`    whether the file holds records at all
+    ========= ==================================================================================================
     """
 
     path: PurePath
@@ -30,7 +35,7 @@ class Stray:
 
 
 def stray_finding(stray: Stray, where: Where, *, opened: bool = True) -> Finding:
-    """`opened`: a release opens the partition, as it is assigned."""
+    """The finding about a stray.  `opened`: a node opens the partition, because it is assigned."""
     said = []
     if stray.unseen:
         said.append(
@@ -58,7 +63,8 @@ def stray_finding(stray: Stray, where: Where, *, opened: bool = True) -> Finding
         transaction_id=stray.unseen[0][0] if stray.unseen else None,
         length=stray.size,
     )
-    return found if stray.first is not None else replace(found, remedy=None)  # nothing could prove what it is
+    # without `first` recover cannot prove where the file belongs
+    return found if stray.first is not None else replace(found, remedy=None)
 
 
 def spelled(ids: Iterable[Inclusive]) -> str:
@@ -69,7 +75,7 @@ def spelled(ids: Iterable[Inclusive]) -> str:
 
 
 def special_finding(path: PurePath, kind: str, where: Where) -> Finding:
-    """No regular file (but a `kind`: a directory, a FIFO, ...) has a name that is opened as a data or index file."""
+    """Something that is not a regular file (`kind`: a directory, a FIFO, ...) has the name of a data or index file."""
     parsed = parse_name(path.name)
     return make_finding(
         Code.SPECIAL_FILE,
@@ -82,13 +88,13 @@ def special_finding(path: PurePath, kind: str, where: Where) -> Finding:
 
 
 def special_index(kind: str, files: SegmentFiles) -> Finding:
-    """The same in the place of the index of a segment that has its data file."""
+    """Something that is not a regular file has the name of the index of a segment whose data file is there."""
     message = f"it is {kind}, not a regular file"
     return files.finding(Code.SPECIAL_FILE, message, index=True, severity=Severity.REPAIRABLE)
 
 
 def not_assigned(segments: int, where: Where) -> Finding:
-    """A partition that does not belong here has a directory with so many segments."""
+    """A partition that is not assigned to this node has a directory, with `segments` segments in it."""
     return make_finding(
         Code.PARTITION_NOT_ASSIGNED,
         where.directory,
@@ -99,7 +105,7 @@ def not_assigned(segments: int, where: Where) -> Finding:
 
 
 def state_file_damaged(path: PurePath, said: str, storage: PurePath, partition: int | None = None) -> Finding:
-    """A file of our own, without which a node does not open the directory or this partition, cannot be understood."""
+    """A state file in ``.waltzctl`` cannot be decoded; our node does not open the directory, or `partition`, without it."""
     return make_finding(Code.STATE_FILE_DAMAGED, path, said, storage_directory=storage, partition=partition)
 
 

@@ -1,7 +1,4 @@
-"""What is wrong with the headers of a data file and of its index: the facts, and the sentences that tell them.
-
-The facts are found by `engine.log.header_judgement`.
-"""
+"""Findings about the headers of a data file and of its index.  The faults are detected by `engine.log.header_judgement`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SEGMENT_HEADER
 
 @dataclass(frozen=True, slots=True)
 class ReservedByte:
-    """The first byte of a header's reserved ones that is not zero: its place among them, and what stands there."""
+    """The first non-zero byte of a header's reserved bytes: its position among them, and its value."""
 
     place: int
     value: int
@@ -27,19 +24,19 @@ class ReservedByte:
 
     @property
     def message(self) -> str:
-        """The sentence, the same for every kind of file."""
+        """The message, the same for every kind of file."""
         return f"a reserved byte of the header is {self.value:#04x} instead of 0"
 
 
 @dataclass(frozen=True, slots=True)
 class OtherVersion:
-    """A header's format version is none that is known."""
+    """The header's format version is not a known one."""
 
     version: int
 
 
 class FieldSource(enum.StrEnum):
-    """What tells how a field of a header should be."""
+    """The source of the value that a header field should have."""
 
     CONTROL_FILE = "the control file"
     DIRECTORY = "the directory"
@@ -50,9 +47,9 @@ class FieldSource(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WrongField:
-    """A field (by its name in the layout) is `stored`, and `source` says `wanted`.
+    """The header field `name` (as in the layout) holds `stored`; by `source` it should hold `wanted`.
 
-    `twin`: what the other file's header has there, None without one.
+    `twin`: the same field in the header of the segment's other file (index or data); None without that header.
     """
 
     name: str
@@ -72,7 +69,7 @@ _FIELDS = {
 
 
 def header_finding(fault: HeaderFault, files: SegmentFiles, *, index: bool) -> Finding:
-    """A fault of the header of a data file, or of its `index`."""
+    """The finding for a fault of a data file's header, or with `index` of its index file's header."""
     if isinstance(fault, OtherVersion):
         name, code = "version", Code.UNKNOWN_VERSION
         message = f"the header's format version is {fault.version}; only {FORMAT_VERSION} is known"
@@ -99,12 +96,15 @@ def header_finding(fault: HeaderFault, files: SegmentFiles, *, index: bool) -> F
 
 
 def strange_finding(why: str, files: SegmentFiles) -> Finding:
-    """The header is right, and the records behind it are another partition's; `why` as `engine.storage.belonging` says it."""
+    """The header is right, but the records are another partition's; `why` is the reason that `engine.storage.belonging` gives."""
     return files.finding(Code.SEGMENT_PARTITION, f"the header is right, but {why}", offset=HEADER_SIZE)
 
 
 def not_surely_own(why: str, code: Code, files: SegmentFiles) -> Finding:
-    """A data file may be another partition's; `code` of what stands against its place, `why` by `engine.repair.provenance`."""
+    """A data file may be another partition's.
+
+    `code`: that of the evidence against its place; `why`: the reason that `engine.repair.provenance` gives.
+    """
     return files.finding(code, f"not surely the partition's own: {why}")
 
 

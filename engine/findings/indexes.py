@@ -1,7 +1,6 @@
-"""What is wrong with the entries of an index: the facts, and the sentences that tell them.
+"""Findings about the entries of an index.  The faults are detected by `engine.log.index_comparison`.
 
-The facts are found by `engine.log.index_comparison`.  Entries are counted from the first record of the segment, whose id is
-`begins`.
+`begins` is the transaction id of the segment's first record, and so of the first entry.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from waltzctl.formats.segment import ENTRY_SIZE, entry_position
 
 @dataclass(frozen=True, slots=True)
 class IndexShort:
-    """There are `entries` entries, and more `records`, or at least so many."""
+    """The index has `entries` entries, fewer than the segment has `records`; with `at_least` there may be even more records."""
 
     begins: int
     entries: int
@@ -37,7 +36,7 @@ class IndexShort:
 
 @dataclass(frozen=True, slots=True)
 class IndexLong:
-    """There are `entries` entries, and fewer `records`; behind the last whole entry there are `odd` bytes."""
+    """The index has `entries` entries, more than the segment has `records`, or `odd` bytes of an incomplete entry at its end."""
 
     begins: int
     entries: int
@@ -60,9 +59,10 @@ class IndexLong:
 
 @dataclass(slots=True)
 class WrongEntries:
-    """`count` entries, from that of transaction `first` to that of `last`, that are not the offset of their record.
+    """The wrong entries of one index: those that are not the offset of their record.  One finding covers them all.
 
-    The first of them is `stored`; its record is at `actual`, None where it cannot be anywhere.  One finding tells of all.
+    `count` entries are wrong, the first that of transaction `first` and the last that of transaction `last`.  The first one
+    is `stored`; its record begins at the offset `actual`, None where `stored` is impossible and the right offset is unknown.
     """
 
     count: int = 0
@@ -74,14 +74,14 @@ class WrongEntries:
     def add(
         self, transaction_id: int, stored: int, actual: int | None, count: int = 1, last: int | None = None
     ) -> None:
-        """`count` more, from `transaction_id` to `last`."""
+        """Add `count` wrong entries, from that of `transaction_id` to that of `last`."""
         if not self.count or transaction_id < self.first:
             self.first, self.stored, self.actual = transaction_id, stored, actual
         self.last = max(self.last if self.count else transaction_id, transaction_id if last is None else last)
         self.count += count
 
     def merge(self, other: WrongEntries) -> None:
-        """Take over what another look at the same index found; what both saw counts once."""
+        """Add the wrong entries that another check of the same index found.  Overlapping ranges are not counted twice."""
         if not other.count:
             return
         if self.count and self.first <= other.last and other.first <= self.last:

@@ -1,4 +1,4 @@
-"""A control file, looked at until what is seen of it is no struct in the middle of being written."""
+"""The check of a control file, repeated until no struct of it is being written."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ class ControlState:
 def inspect_control(
     path: PurePath, storage: PurePath | None, partitions: Collection[int] | None = None, *, exclusive: bool = False
 ) -> ControlState:
-    """Read and check a control file; a struct that is being written at this moment is no finding.
+    """Read and check a control file; a struct that is being written at this moment is not reported.
 
-    A node writes a struct's fields before its checksum, through a memory map, so that the file's time does not tell. So while
-    somebody holds the file, or it is new, whatever looks wrong is read again until two looks agree; `exclusive` says that
-    nobody can be writing.  `storage` is the directory that remedies name; `partitions` restricts whose structs are checked.
+    A node writes a struct's fields before its checksum, through a memory map, so the modification time does not show a write.
+    While a process holds the lock, or the file is new, a file with findings is therefore read again until two reads agree.
+
+    `exclusive`: nobody can be writing.  `storage`: the directory that remedies name.  `partitions`: check the structs of these
+    only.
     """
     state = FileState.of(path)
     age = 0.0 if state is None else time.time() - state.modified_ns / 1e9
-    still = exclusive or (age >= QUIET and places.lock_holder(path.parent, path) is None)
+    quiet = exclusive or (age >= QUIET and places.lock_holder(path.parent, path) is None)
     before: tuple[Finding, ...] | None = None
     control: ControlFile | None = None
     for _ in range(_LOOKS):
@@ -54,11 +56,11 @@ def inspect_control(
         except DiskReadError as error:
             return ControlState(None, (make_finding(Code.READ_ERROR, path, str(error), offset=error.offset),))
         found = tuple(_check(path, control, storage, partitions))
-        if not found or still or found == before:
+        if not found or quiet or found == before:
             return ControlState(control, found)
         before = found
         time.sleep(_PAUSE)
-    return ControlState(control)  # never the same twice: it is being written
+    return ControlState(control)  # no two reads agreed: it is being written
 
 
 def _check(
@@ -75,7 +77,7 @@ def _check(
 
 
 def journal_findings(path: PurePath, control: ControlFile, storage: PurePath | None) -> Iterator[Finding]:
-    """That acknowledged records may stand in a commit journal only; nothing of the journal itself is read."""
+    """The finding that acknowledged records may be in a commit journal only.  The journal's records are not read."""
     if not control.header.journaled:
         return
     from waltzctl.engine.storage.journal_state import JournalOutlook, look_at_journal

@@ -1,4 +1,4 @@
-"""The SHA-256 of a file that is being read anyway: what passes by is hashed, and only what nobody asked for is read for it."""
+"""The SHA-256 of a file that is read anyway: bytes are hashed as they are read; only bytes that the reader skips are extra."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from waltzctl.engine.scan.byte_source import ByteSource
 
 _CHUNK = 1 << 20
 _NEAR = 64 << 10
-"""Bytes that are read on the way where a reader leaves them out; a longer leap is somebody who looks ahead."""
+"""Bytes that a reader may skip and that are then read for the hash; a longer jump is a look ahead, and is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Digest:
 
 
 class HashingSource:
-    """Another source, whose first `length` bytes are hashed as they are read.  Reading it is thread-safe."""
+    """A wrapper of a source that hashes its first `length` bytes as they are read.  Reading it is thread-safe."""
 
     def __init__(self, source: ByteSource, length: int) -> None:
         self.name = source.name
@@ -65,17 +65,17 @@ class HashingSource:
                 limits.spend(count)
 
     def digest(self, limits: ReadLimits) -> Digest | None:
-        """Of the first `length` bytes; None where there are not so many.  Reads what is left.  Raises DiskReadError, CutShort."""
+        """The digest of the first `length` bytes; None if there are fewer.  Reads the rest.  Raises DiskReadError, CutShort."""
         with self._lock:
             self._read_to(self._length, limits)
             return Digest(self._length, self._sha256.hexdigest()) if self._done == self._length else None
 
     def close(self) -> None:
-        """The source belongs to somebody else."""
+        """Does nothing: the wrapped source is closed by its owner."""
 
 
 def digest_file(path: PurePath, length: int, limits: ReadLimits) -> Digest | None:
-    """Of the first `length` bytes of a file; None where there are not so many.  Raises DiskReadError, CutShort."""
+    """The digest of the first `length` bytes of a file; None if there are fewer.  Raises DiskReadError, CutShort."""
     try:
         with open_source(path) as source:
             return HashingSource(source, length).digest(limits)

@@ -9,9 +9,9 @@ One JSON object, written by ``verify --manifest`` after a clean verification::
      "files": [{"name": "0/0000000000000000000.seg", "size": 4711, "sha256": ...}],
      "sha256": ..., "signature": null or {"algorithm": "ed25519", "public_key": ..., "signature": ...}}
 
-No path of the directory stands in it, so that it fits a copy anywhere.  ``sha256`` is that of everything else but the signature,
-as canonical JSON (sorted keys, no spaces, ASCII); the signature is over `signed_bytes`: one line that says what is signed, and
-the same canonical JSON.
+It does not contain the directory's path, so that it applies to a copy anywhere.  ``sha256`` is computed over all other keys but
+``signature``, as canonical JSON (sorted keys, no spaces, ASCII); the signature is over `signed_bytes`: a line that names the
+format, and the same canonical JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from waltzctl.formats.control import CONTROL_HEADER, ControlHeader, Layout
 ALGORITHM = "ed25519"
 _SEAL = ("sha256", "signature")
 _CONTEXT = b"waltzctl.manifest/1 signature\n"
-"""In front of what is signed, so that a signature under anything else with the same key is none of ours."""
+"""Prefix of the signed bytes (domain separation): no signature of other data with the same key is valid for a manifest."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _HEADER = re.compile(rf"[0-9a-f]{{{2 * CONTROL_HEADER.size}}}")
@@ -48,7 +48,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPartition:
-    """What a partition held: its records (None where there were none), and session and marks in force (None: no struct was)."""
+    """What a partition held: its first and last record (None if empty), and session and marks (None if no struct was valid)."""
 
     partition: int
     first_transaction_id: int | None
@@ -90,7 +90,7 @@ class Manifest:
         return MANIFEST.shown(self, sha256=ABSENT, signature=ABSENT)
 
     def signed_bytes(self) -> bytes:
-        """What a signature covers."""
+        """The bytes that a signature covers."""
         return _CONTEXT + canonical(self.body())
 
     def encode(self) -> bytes:
@@ -104,18 +104,17 @@ class Manifest:
 
 
 class NoManifestError(ValueError):
-    """Bytes that nobody would take for a manifest."""
+    """The bytes are not a manifest at all."""
 
 
 class DamagedManifestError(ValueError):
-    """A manifest whose checksum is wrong, or whose fields cannot be what this program wrote."""
+    """A manifest whose checksum is wrong, or whose fields have values that this program does not write."""
 
 
 def decode_manifest(data: bytes) -> Manifest:
     """A manifest from the bytes of its file.
 
-    Raises NoManifestError for something else, DamagedManifestError for one that is not as it was written.  The signature is not
-    looked at: that takes a key.
+    Raises NoManifestError, DamagedManifestError.  The signature is not verified: that takes a key (`engine.inspect.signing`).
     """
     try:
         document = json.loads(data)

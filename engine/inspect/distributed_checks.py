@@ -1,8 +1,8 @@
-"""Segments checked by an executor, on other machines perhaps: what is sent, what comes back, and how it is put together.
+"""Checks of segments by an executor, perhaps on other machines: the tasks, the answers, and how answers are joined.
 
-A large segment travels in parts that begin where its index proves a record to begin.  Parts in which nothing is wrong, and
-which join, are one sound segment; any other segment is checked once more as a whole, by one worker, so that what is said of
-it does not depend on where it was cut.
+A large segment is divided into parts that begin at records which its index proves.  If nothing is wrong in any part, and the
+parts join, the segment is sound.  Any other segment is checked again as a whole, by one worker, so that its findings do not
+depend on how it was divided.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from waltzctl.engine.log.view import FileState
 from waltzctl.engine.task_executor import TaskExecutor
 
 SHARES = 4
-"""Parts for each worker below which segments are cut."""
+"""Parts per worker: a segment is divided if it is larger than its share of so many parts for each worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Under what terms a worker reads: the options, when the time is over (seconds since 1970), bytes per second for each."""
+    """Options and limits for a worker: `deadline` in seconds since 1970, `rate` in bytes per second for each worker."""
 
     options: VerifyOptions
     deadline: float | None
     rate: int | None
 
     def limits(self) -> ReadLimits:
-        """For one task."""
+        """The limits of one task, from now on."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         return ReadLimits(max_duration=left, limit_rate=self.rate, exclusive=self.options.exclusive)
 
@@ -52,7 +52,7 @@ class CheckTask:
 
 @dataclass(frozen=True, slots=True)
 class SoundPart:
-    """A part in which nothing is wrong: where it ended, and what its index entries showed."""
+    """A part whose records are sound: the state of its scan at the end, and the wrong entries of its index (`wrong`)."""
 
     part: Part
     position: int
@@ -64,7 +64,7 @@ class SoundPart:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The answer to a task.  `report` of a segment, `sound` of a part; neither: the part has to be looked at as a whole."""
+    """The answer to a task: `report` for a segment, `sound` for a part.  Neither: the segment must be checked as a whole."""
 
     bytes: int
     report: SegmentReport | None = None
@@ -72,7 +72,7 @@ class Checked:
 
 
 def check(task: CheckTask) -> Checked:
-    """Do one task.  What is wrong with the files is in the answer, never an error."""
+    """Execute one task.  Damage and read errors are in the answer, never exceptions."""
     limits = task.terms.limits()
     if task.part is None:
         report = check_segment(task.job, task.terms.options, limits)
@@ -131,9 +131,9 @@ def check_all(
 
 
 def _same_files(report: SegmentReport) -> None:
-    """Raises ClusterError where a worker looked at another file than the one that stands here, or at none.
+    """Raise ClusterError if a worker read another file than the one on this machine, or found none.
 
-    Workers of a cluster may have a directory of the same name, with something else in it.
+    A worker on another machine may have another directory under the same path.
     """
     there = report.states[0]
     if not report.gone and (there is None or there.size == report.job.bytes or report.job.last):
@@ -159,13 +159,11 @@ def _weight(task: CheckTask, options: VerifyOptions) -> int:
 
 
 def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: ReadLimits) -> list[Part]:
-    """What a large segment is cut into; nothing for one that goes as a whole.
+    """The parts of a large segment; empty for one that is checked as a whole.
 
-    Cutting takes a few reads of the index, here, so it is done only where there is too little else to share out.
+    Dividing reads the index on this machine, so only segments larger than `part_size` are divided.
     """
-    if (
-        options.partial or job.bytes <= part_size or job.hash_to is not None
-    ):  # a hash goes from the beginning to the end
+    if options.partial or job.bytes <= part_size or job.hash_to is not None:  # a hash needs the bytes in order
         return []
     try:
         with SegmentCheck(job, limits) as opened:
@@ -173,7 +171,7 @@ def _parts(job: SegmentJob, part_size: int, options: VerifyOptions, limits: Read
                 return []
             return opened.parts(part_size)
     except (FilesChangedError, DiskReadError):
-        return []  # as a whole, where that becomes a finding
+        return []  # checked as a whole, where the error becomes a finding
 
 
 def _join(job: SegmentJob, answers: Sequence[Checked], limits: ReadLimits) -> SegmentReport | None:

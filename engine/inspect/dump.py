@@ -1,7 +1,7 @@
-"""dump: what stands in a storage directory, record by record, entry by entry, field by field.
+"""dump: the contents of a storage directory: records, index entries, fields of headers and of the control file.
 
-Damaged places come as findings where they are met, with the codes of verify, and never end a dump.  Memory is bounded by
-the largest record, whatever the size of the files and also in reverse.
+Damage is reported as findings between the records, with the codes of verify, and never ends a dump.  Memory is bounded by the
+largest record, whatever the size of the files, also in reverse.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _ENDS = VerifyOptions(quick=True)
 
 @dataclass(frozen=True, slots=True)
 class ControlDump:
-    """A control file.  `created` is RFC 3339 in UTC, None where the stored time is none; `size` is in bytes.
+    """A control file.  `created` is RFC 3339 in UTC, None where the stored time is invalid; `size` is in bytes.
 
-    `partitions` hold both structs of each pair and which is current; `findings` are what verify says of the file.  In a file
-    that is too short for its header every value is None and there are no partitions.
+    `partitions`: both structs of each pair, and which one is in force.  `findings`: those of verify about the file.  If the file
+    is too short for its header, every value but `path` and `size` is None and there are no partitions.
     """
 
     path: PurePath
@@ -64,10 +64,10 @@ class ControlDump:
 
 @dataclass(frozen=True, slots=True)
 class SegmentDump:
-    """A segment's headers and extent.  Values of the header are None where the file is shorter than it.
+    """A segment's header and extent.  Values of the header are None where the data file is shorter than its header.
 
-    `last_transaction_id` is None when there is no record; `records` counts intact ones by both ends of the segment.  `index`:
-    ok, missing or stale (anything that rebuild-index would change).
+    `last_transaction_id` is None when there is no record; `records` is the number of intact records, by both ends of the segment.
+    `index`: ok, missing or stale (rebuild-index would change it).
     """
 
     path: PurePath
@@ -118,7 +118,7 @@ def dump_control(path: PurePath, partitions: Collection[int] | None = None) -> C
 
 
 def dump_segments(path: PurePath, partitions: Collection[int] | None = None) -> Iterator[SegmentDump | Finding]:
-    """Every segment that `path` names, in order, each followed by what a quick check finds in it.
+    """Every segment that `path` names, in order, each followed by the findings of a quick check.
 
     Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
     """
@@ -127,7 +127,7 @@ def dump_segments(path: PurePath, partitions: Collection[int] | None = None) -> 
 
 
 def dump_segment(job: SegmentJob, limits: ReadLimits) -> SegmentDump | None:
-    """One segment, from a quick check of it; None when it went away.  What is damaged shows in it, never as an error."""
+    """One segment, from a quick check of it; None when it was removed.  Damage is never an exception."""
     report = check_segment(job, _ENDS, limits)
     excess = () if report.index_excess is None else (report.index_excess,)
     return None if report.gone else _describe(report, [*report.findings, *excess])
@@ -162,7 +162,7 @@ def _describe(report: SegmentReport, findings: list[Finding]) -> SegmentDump:
     try:
         header = read_segment_header(data)
     except DiskReadError:
-        header = None  # the report says so
+        header = None  # the report has a finding about it
     stale = any(one.path == job.index_path for one in findings)
     return SegmentDump(
         job.data_path,

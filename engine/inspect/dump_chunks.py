@@ -1,4 +1,4 @@
-"""One segment, read from a place in it onwards or from its end backwards, in pieces of bounded size."""
+"""Reads one segment forwards from any id, or backwards from its end, in chunks of bounded size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.segment import HEADER_SIZE
 
 CHUNK = 1 << 20
-"""Bytes that are read at once when going backwards."""
+"""Bytes per chunk when reading backwards."""
 
 Item = RecordBatch | Damage
 
 
 class ChunkReader(SegmentCheck):
-    """Reads the records of a segment.  `next_id`: the id behind the last one, once the end was seen; None while unknown."""
+    """Reads the records of a segment.  `next_id`: the id after the last record; None until the end of the file was read."""
 
     def __init__(self, job: SegmentJob, limits: ReadLimits, *, data: bool) -> None:
         super().__init__(job, limits)
@@ -31,7 +31,7 @@ class ChunkReader(SegmentCheck):
 
     @property
     def stretch(self) -> Stretch:
-        """What its neighbours have to know of it; where it ends only once that was seen.  Raises DiskReadError."""
+        """The range of ids of this segment; its end is known only after the end of the file was read.  Raises DiskReadError."""
         listed = None if self.reader is None else self.begins + self.reader.count()
         if self.next_id is None:
             return replace(begun(self.job.first, self.begins), listed=listed)
@@ -39,9 +39,10 @@ class ChunkReader(SegmentCheck):
         return Stretch(self.job.first, self.begins, self.next_id, self.next_id - 1, listed=listed, excess=excess)
 
     def confirmed(self, damage: Damage) -> bool:
-        """Whether damage is there: at once while the file is as it was opened, else when it is met from the beginning again.
+        """Whether damage is real.
 
-        A node may have truncated the segment and written other records since.
+        True while the files are unchanged since they were opened.  If they changed, a node may have truncated the segment and
+        written other records; then the whole segment is scanned again, once, and must show the same damage.
         """
         if self._seen_again is None:
             if not self.watch().changed():
@@ -52,14 +53,14 @@ class ChunkReader(SegmentCheck):
         return (damage.cause.value, damage.offset, damage.transaction_id) in self._seen_again
 
     def forwards(self, first: int | None, last: int | None) -> Iterator[Item]:
-        """Items from the record `first`, or a little before it, to the record `last`, or a little behind it."""
+        """Records and damage from the record `first`, or somewhat before it, to the record `last`, or somewhat after it."""
         place = self.at_or_before(first)
         ended = yield from self._scan(place, self.size, last)
         if not ended:
             self.next_id = None
 
     def backwards(self, first: int | None, last: int | None) -> Iterator[Item]:
-        """The same from the end to the beginning; the rows of each batch still rise."""
+        """As `forwards`, with the items in reverse order; the rows inside a batch still rise."""
         stop = self.size
         if last is not None and self.reader is not None:
             behind = prove(self.data, self.reader, last + 1, self.size)
@@ -73,9 +74,10 @@ class ChunkReader(SegmentCheck):
                 return
 
     def _piece(self, place: RecordPlace, stop: int) -> Iterator[Item]:
-        """Items that begin in front of the offset `stop`; and that ids are missing in front of the record there.
+        """Items that begin before the offset `stop`, and damage of length 0 at `stop`.
 
-        Of those nothing stands in the file, and who begins with that record does not see it.
+        Damage of length 0 means that ids are missing in front of the record at `stop`; a scan that begins with that record does
+        not report it.
         """
         for item in self._scan(place, stop, None):
             if isinstance(item, Damage):
@@ -87,7 +89,7 @@ class ChunkReader(SegmentCheck):
                 yield item.first(rows)
 
     def _scan(self, place: RecordPlace, stop: int, last: int | None) -> Generator[Item, None, bool]:
-        """Scan from `place`; ends behind `stop` or the id `last`.  Returns whether the end of the file was seen."""
+        """Scan from `place` until `stop` or the id `last` is passed.  Returns whether the end of the file was read."""
         next_id: int | None = place.transaction_id
         scan = self.scan(place.transaction_id, place.offset, stop=self.size, data=self._keep_data)
         end = place.offset
@@ -103,12 +105,12 @@ class ChunkReader(SegmentCheck):
         return ended
 
     def at_or_before(self, first: int | None) -> RecordPlace:
-        """The place of the record `first` if the index proves it, else of one before it that it proves."""
+        """The place of the record `first` if the index proves it, else of an earlier record that the index proves."""
         return self._proven(self.begins if first is None else first, self.size)
 
     def _proven(self, wanted: int, stop: int) -> RecordPlace:
         found = prove_at_or_before(self.data, self.reader, wanted, stop, above=self.begins)
-        if found is None or found.offset == HEADER_SIZE:  # ids in front of the first record may be missing
+        if found is None or found.offset == HEADER_SIZE:  # from `begins`: ids may be missing before the first record
             return RecordPlace(HEADER_SIZE, self.begins)
         return RecordPlace(found.offset, found.transaction_id)
 
@@ -120,7 +122,10 @@ class ChunkReader(SegmentCheck):
         return self._proven(reader.first_from(wanted + 1) - 1, stop)
 
     def _subdivide(self, start: RecordPlace, stop: int) -> list[tuple[RecordPlace, int]]:
-        """Places between `start` and `stop` where pieces begin, each with its end; found by a scan where they are far apart."""
+        """Divide the records from `start` to the offset `stop` into pieces of about CHUNK bytes: each one's place, and its end.
+
+        Up to 4 chunks are one piece; otherwise a scan finds where the pieces begin.
+        """
         places = [start]
         if stop - start.offset > 4 * CHUNK:
             index = None if self.reader is None else self.reader.source

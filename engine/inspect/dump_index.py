@@ -1,4 +1,4 @@
-"""Index entries as they stand, with a finding in front of each that does not lead to its record."""
+"""The entries of an index as stored, with a finding in front of each entry that is not the offset of its record."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, ent
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """An entry as stored: `offset` is where it says that the record of `transaction_id` begins.
+    """An index entry: `offset` is the stored offset of the record `transaction_id` in the data file.
 
-    `position`: where the entry itself stands in the index.
+    `position`: the offset of the entry itself in the index file.  Both are in bytes.
     """
 
     partition: int | None
@@ -46,8 +46,8 @@ def dump_index(
 ) -> Iterator[IndexEntry | Finding]:
     """Entries of ids from `first` to `last` (inclusive) of everything that `path` names, at most `limit` of them.
 
-    An entry that leads to no record header with its id has a finding in front of it; checksums are not compared (verify
-    does).  Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
+    An entry has a finding in front of it if there is no record header with its id at its offset; checksums are not compared
+    (verify does).  Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
     """
     (scope,) = plan([path], partitions)
     return at_most(limit, _dump(scope, partitions, first, last, reverse))
@@ -94,7 +94,7 @@ def _entries(
 
 
 def entry_findings(segment: ChunkReader, number: int, offset: int) -> Iterator[Finding]:
-    """A finding when the entry of transaction `number`, which is `offset`, does not lead to the header of its record."""
+    """A finding if there is no record header of transaction `number` at `offset`, which is its index entry."""
     job = segment.job
     beyond = offset >= segment.size
     if not beyond and offset >= HEADER_SIZE:

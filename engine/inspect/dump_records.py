@@ -1,4 +1,4 @@
-"""Records in order, or in reverse, with findings where there are none to believe."""
+"""Records in order, or in reverse, with findings where there is damage."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DumpedRecord:
-    """An intact record and where it stands.
+    """An intact record and its place in the data file.
 
-    `segment` is the first transaction id in the file's name, `offset` and `size` are bytes in the file; checksums are the
-    stored ones, unsigned.  `data` is None when it was not asked for.  `data_ok` is False where the data does not agree with
-    its own checksum; a finding stands in front of such a record.
+    `segment` is the first transaction id in the file's name; `offset` and `size` are in bytes; checksums are the stored ones,
+    unsigned.  `data` is None when it was not requested.  `data_ok` is False where the data checksum is wrong; a finding precedes
+    such a record.
     """
 
     partition: int | None
@@ -67,9 +67,9 @@ def dump_records(
 ) -> Iterator[DumpedRecord | Finding]:
     """Records with ids from `first` to `last` (both inclusive) of everything that `path` names, partition by partition.
 
-    At most `limit` records in all.  `reverse`: from the highest id of each partition down, partitions still in order.  Damage
-    comes as findings in its place.  Where the index proves a place (the record there has the id and a right checksum) the
-    dump begins there; otherwise it reads up to it.
+    At most `limit` records in all.  `reverse`: descending ids within each partition, partitions still in order.  Damage is
+    reported as findings where it is met.  A segment is read from the nearest record at or before `first` that the index proves
+    (see `engine.log.index`), else from its beginning.
 
     Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
     """
@@ -78,7 +78,7 @@ def dump_records(
 
 
 def at_most(limit: int | None, items: Iterable[T]) -> Iterator[T]:
-    """The items up to the `limit`-th one, None for all; findings do not count.  Raises InvalidRequestError, at once."""
+    """The first `limit` items, None for all; findings are not counted.  Raises InvalidRequestError immediately."""
     if limit is not None and limit < 0:
         raise InvalidRequestError(f"the limit must not be negative: {limit}")
     return _up_to(limit, items)
@@ -129,7 +129,7 @@ def _segments(
 ) -> Iterator[DumpedRecord | Finding]:
     """The items of a partition's segments, and where they do not join."""
     holding = frozenset(job.first for job in run.holding((wanted.first, wanted.last)))
-    neighbour: _Segment | None = None  # the one beside it that was looked at before
+    neighbour: _Segment | None = None  # the segment that was dumped before this one
     ordered = run.in_order(asked=len(holding) == len(run.jobs))
     for job in reversed(ordered) if reverse else ordered:
         segment = _Segment(job, limits, wanted, data)
@@ -141,7 +141,7 @@ def _segments(
 
 
 class _Segment:
-    """The dump of one segment.  `stretch`: what is known of it, None while it was not opened or where it cannot be read."""
+    """The dump of one segment.  `stretch`: its range of ids as far as known; None until it is opened, or if it cannot be read."""
 
     def __init__(self, job: SegmentJob, limits: ReadLimits, wanted: _Range, data: bool) -> None:
         self._job = job
@@ -152,7 +152,7 @@ class _Segment:
         self._states: tuple[FileState | None, ...] = ()
 
     def forwards(self, before: _Segment | None) -> Iterator[DumpedRecord | Finding]:
-        """Its items; `before` is the segment in front of it, if that was dumped."""
+        """Records and findings of this segment; `before` is the segment in front of it, if that was dumped."""
         with contextlib.ExitStack() as stack:
             reader, findings = self._open(stack)
             yield from findings
@@ -168,7 +168,7 @@ class _Segment:
                 yield from unreadable(self._job, error).findings
 
     def backwards(self, behind: _Segment | None) -> Iterator[DumpedRecord | Finding]:
-        """Its items from the end; `behind` is the segment behind it, if that was dumped."""
+        """Records and findings in reverse order; `behind` is the segment after it, if that was dumped."""
         with contextlib.ExitStack() as stack:
             reader, findings = self._open(stack)
             if reader is not None:
@@ -190,17 +190,17 @@ class _Segment:
             yield from reversed(findings)
 
     def misses(self, first: int) -> bool:
-        """Whether it ends somewhere else than in front of the id `first`; not where its end is not known."""
+        """Whether the id after its last record is not `first`; False where its end is not known."""
         expected = None if self.stretch is None else self.stretch.next_id
         return expected is not None and expected != first
 
     def _look(self) -> None:
-        """See where it begins; what is wrong with it is not told."""
+        """Open the segment for its `stretch` only; its findings are dropped."""
         with contextlib.ExitStack() as stack:
             self._open(stack)
 
     def _open(self, stack: contextlib.ExitStack) -> tuple[ChunkReader | None, list[Finding]]:
-        """The reader, unless there is nothing to read, and what the data file's header shows."""
+        """The reader, None if there is nothing to read, and the findings about the data file's header."""
         reader = ChunkReader(self._job, self._limits, data=self._data)
         try:
             stack.enter_context(reader)
@@ -218,9 +218,9 @@ class _Segment:
         return reader, findings
 
     def joined(self, before: _Segment, behind: _Segment) -> Iterator[Finding]:
-        """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile.
+        """The finding about a gap or an overlap between two neighbours, unless their files changed meanwhile.
 
-        The one behind is opened for it where its name is not the next id.
+        The segment `behind` is opened for it only if the id in its name is not the next one.
         """
         if behind.stretch is None and before.misses(behind._job.first):
             behind._look()
@@ -281,7 +281,7 @@ class _Segment:
 
 
 def damage_told(reader: ChunkReader, damage: Damage) -> Finding | None:
-    """The finding for damage; None where a node is only just writing or has truncated."""
+    """The finding for damage; None where a node is writing there at this moment, or has truncated the segment."""
     if damage.cause is DamageCause.TORN_TAIL:
         if not settled(reader):
             return None
@@ -292,7 +292,7 @@ def damage_told(reader: ChunkReader, damage: Damage) -> Finding | None:
 
 
 def settled(reader: ChunkReader) -> bool:
-    """Whether what looks wrong at the end of a segment is: nobody is writing or truncating there."""
+    """Whether damage at the end of a segment is real: no node is writing or truncating it."""
     watch = reader.watch()
     reader.look_behind()
     if not reader.job.last:

@@ -1,9 +1,9 @@
-"""Telling damage from a file that is being written at this moment.
+"""Distinguishes damage from a file that a node is writing at this moment.
 
-A node writes an index entry, then a record's header, its data and its checksum; at a roll-over it makes the new index file, then
-the new data file, empty at first.  So whoever looks in between sees what looks like a torn tail, an index that is too long, an
-index without a data file or a header that is too short.  A finding of this kind counts only when the files did not change
-while it was seen, and have not been changed for a little while; a longer one while a process holds the directory.
+A node writes an index entry, then a record's header, its data and its checksum; at a roll-over it creates the new index file,
+then the new data file, empty at first.  A reader in between sees a torn tail, an index that is too long, an index without a data
+file, or a header that is too short.  A finding of this kind counts only if the files are *quiet*: they did not change while they
+were read, nor for QUIET seconds before; for QUIET_WHEN_HELD seconds while a process holds the directory's lock.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from waltzctl.engine.log.view import FileState
 from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
 
 QUIET = 0.5
-"""Seconds without a change after which nobody is in the middle of writing a record."""
+"""Seconds without a change after which no writer is in the middle of a record."""
 QUIET_WHEN_HELD = 5.0
-"""The same while a process holds the directory: it may have been stopped, or wait for a slow disk."""
+"""The same while a process holds the directory's lock: the process may be stopped, or wait for a slow disk."""
 LOOKS = 40
+"""How often the files are compared, at most."""
 LOOKS_WHEN_HELD = 4
-"""Fewer: what is new then counts as being written, however often one looks."""
+"""The same while a process holds the lock.  Fewer are enough: recent changes count as being written however often one looks."""
 PAUSE = 0.005
+"""Seconds; the pause before look n (from 1) is PAUSE * 2**n, at most LONGEST_PAUSE."""
 LONGEST_PAUSE = 0.1
 
 
 def states(*paths: PurePath) -> tuple[FileState | None, ...]:
-    """How the files are now."""
+    """The current states of files."""
     return tuple(FileState.of(path) for path in paths)
 
 
 def has_later_segment(directory: PurePath, first: int) -> bool:
-    """Whether a data file with a larger id is there, so that this one is written no more."""
+    """Whether there is a data file with a larger id, so that no node appends to the segment `first` any more."""
     try:
         names = places.names(directory)
     except (OSError, DiskReadError):
@@ -46,22 +48,26 @@ def has_later_segment(directory: PurePath, first: int) -> bool:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at files again and again, a bounded number of times, until they have been quiet for long enough."""
+    """Compares the states of files repeatedly, a bounded number of times, until the files are quiet (see the module)."""
 
     paths: tuple[PurePath, ...]
     held: bool
+    """A process holds the lock of the storage directory."""
     limits: ReadLimits
     directory: PurePath | None = None
-    """Whose time counts as well: removing and making files changes nothing else."""
+    """A directory whose modification time counts as well: creating and removing files changes it."""
     looks: int = 0
+    """Number of looks so far."""
     unchanged_since: float | None = None
+    """Monotonic time of the first look that saw the current states; None before it."""
     before: tuple[FileState | None, ...] = ()
+    """The states at the last look."""
 
     def __post_init__(self) -> None:
         self.before = states(*self.paths)
 
     def changed(self) -> bool:
-        """Whether the files differ from the last look; the next comparison is with how they are now."""
+        """Whether the files changed since the last look; this is a look as well."""
         now = states(*self.paths)
         if now == self.before:
             return False
@@ -69,9 +75,9 @@ class Watch:
         return True
 
     def quiet(self) -> bool:
-        """Whether nobody can be in the middle of writing, as far as the files' times tell.
+        """Whether no writer is in the middle of a record, by the files' modification times or by repeated looks.
 
-        While a process holds the directory the first look is never enough: removing a file leaves no time behind.
+        While a process holds the lock, the first look is never enough: the removal of a file changes no file's time.
         """
         if self.limits.exclusive:
             return True
@@ -84,7 +90,7 @@ class Watch:
         return not self.held and moment - self.unchanged_since >= QUIET
 
     def quiet_now(self) -> bool:
-        """As `quiet`, by the times of a single look; a time in the future tells nothing and counts as long ago."""
+        """As `quiet`, by the modification times of one look.  A time in the future (wrong clock) counts as long ago."""
         times = [state.modified_ns for state in self.before if state is not None]
         if self.directory is not None:
             changed = places.directory_modified_ns(self.directory)
@@ -94,7 +100,7 @@ class Watch:
         return self.limits.exclusive or age < 0 or age >= (QUIET_WHEN_HELD if self.held else QUIET)
 
     def wait(self) -> bool:
-        """Pause before the next look; False when there were enough.  Raises CutShort."""
+        """Pause before the next look; False if the looks are used up.  Raises CutShort."""
         self.looks += 1
         if self.looks >= (LOOKS_WHEN_HELD if self.held else LOOKS):
             return False

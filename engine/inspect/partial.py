@@ -1,4 +1,4 @@
-"""Checks that leave data unread: both ends of a segment (quick), or these and a sample of what lies between."""
+"""Checks that leave data unread: both ends of a segment (quick), or both ends and a sample of the blocks between."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH
 
 TAIL = 8 << 20
-"""Bytes behind the last record that the index proves in which records are read on: more than an index lags behind."""
+"""Bytes after the last proven record in which records are read: an index lags behind its data by less."""
 SEARCH = 64 << 20
-"""Bytes behind a place where records end in which others are searched: more than a crash tears."""
+"""Bytes after the end of the records in which further records are searched: a crash tears less."""
 ZEROS = 256 << 20
-"""Bytes behind these which are read to see whether they are all zero; a hole costs nothing."""
+"""Bytes after these that are read, at most, to find out whether the rest is zero; holes of a file are not read."""
 
 
 class PartialScan:
-    """Fills a scan that has not begun from parts of the file of `size` bytes."""
+    """Fills a `RangeScan` that has not begun from parts of a file of `size` bytes."""
 
     def __init__(self, scan: RangeScan, size: int) -> None:
         self._scan = scan
         self._size = size
 
     def run(self, fraction: float | None, seed: str, *, bodies: bool) -> None:
-        """Check both ends, and a sample of `fraction` of the data where given; without `bodies` not the index between.
+        """Check both ends of the segment.
 
-        Raises CutShort, DiskReadError.
+        `fraction`: check a sample of this fraction of the data as well; `seed` chooses the sample.  `bodies`: check that the
+        entries of the whole index rise.  Raises CutShort, DiskReadError.
         """
         scan, index = self._scan, self._scan.index
         ranges = [] if index is None or fraction is None else choose_blocks(index, self._size, fraction, seed)
@@ -41,7 +42,7 @@ class PartialScan:
         if not isinstance(
             read_record_at(scan.source, scan.position, expected_id=scan.next_id, max_record=MOST_HELD), RecordView
         ):
-            head.advance(self._size, until=scan.position)  # what stands there, and no more
+            head.advance(self._size, until=scan.position)  # only the damage at the beginning
         parts = [head]
         for first, last in ranges:
             part = self._start_at(first)
@@ -52,7 +53,7 @@ class PartialScan:
                 until = HEADER_SIZE + int((self._size - HEADER_SIZE) * fraction)
             until = self._size if until is None else max(part.position, min(until, self._size))
             part.advance(until)
-            if part.tail is not None:  # damage, or a bound that is none: what follows decides
+            if part.tail is not None:  # damage, or `until` is inside of a record: the bytes after it decide
                 part.advance(self._size, until=until)
             parts.append(part)
         rising = self._rising() if bodies else None
@@ -69,7 +70,7 @@ class PartialScan:
         return RangeScan(scan.source, scan.begins, start, first, scan.limits, scan.index, ceiling=scan.ceiling)
 
     def _start_at(self, first: int) -> RangeScan:
-        """A scan that begins at `first`, or before it where the index does not prove that place."""
+        """A scan that begins at the record `first`, or at an earlier one if the index does not prove `first`."""
         scan = self._scan
         found = prove_at_or_before(scan.source, scan.index, first, self._size, above=scan.begins)
         if found is None:
@@ -77,7 +78,7 @@ class PartialScan:
         return self._range(found.transaction_id, found.offset)
 
     def _rising(self) -> WrongEntries | None:
-        """The entries of the index that cannot be right whatever the data says."""
+        """The index entries that are wrong whatever the data holds; see `check_rising`."""
         index = self._scan.index
         if index is None:
             return None
@@ -86,7 +87,7 @@ class PartialScan:
         return wrong
 
     def _end(self) -> None:
-        """Bring the scan to the end of the file from the last record that the index proves."""
+        """Scan from the last record that the index proves to the end of the file."""
         scan, index = self._scan, self._scan.index
         if index is not None:
             found = last_proven(scan.source, index, self._size)
@@ -97,7 +98,7 @@ class PartialScan:
             scan.advance(stop)
             if scan.tail is not None:
                 claimed = self._claimed_end(scan.tail)
-                # a record that only reaches beyond what was read, or one whose length is damaged
+                # either an intact record that ends beyond `stop`, or one with a damaged length
                 if claimed is not None and claimed > stop:
                     stop = claimed
                     scan.advance(stop)
@@ -109,7 +110,7 @@ class PartialScan:
         scan.extend_tail(self._size, empty=only_zeros(scan.source, stop, ZEROS))
 
     def _claimed_end(self, tail: Damage) -> int | None:
-        """Where the record that is expected at a tail would end by its own length; None where it cannot be that record."""
+        """The end, by its own length, of the record at a torn tail; None if its id is not the expected one."""
         probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, SearchBudget(2**63))
         header = probe.header(tail.offset)
         if header is None or header.transaction_id != tail.transaction_id:

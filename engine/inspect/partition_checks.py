@@ -1,4 +1,4 @@
-"""A partition as a whole: do its segments join, is everything there that was promised, and what else lies in its directory."""
+"""Findings about a partition as a whole: how its segments join, what is missing, and other files in its directory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from waltzctl.formats.accepted_losses import AcceptedLoss
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What is known of a partition beside its files.
+    """What the control file, the assignment and the ledger say about a partition.
 
-    `assigned`, `local_low_water_mark` and `session_id` are None where nothing tells.  `accepted`: losses that somebody agreed to.
+    `assigned`, `local_low_water_mark` and `session_id` are None where they are not known.  `accepted`: the accepted losses.
     """
 
     storage: PurePath | None
@@ -35,7 +35,7 @@ class PartitionContext:
 
     @property
     def where(self) -> Where:
-        """The same for whoever tells a loss of it."""
+        """The partition, as the place of a finding."""
         return Where(self.storage, self.number, self.path)
 
     def finding(
@@ -64,9 +64,9 @@ class PartitionContext:
 
 
 def join_findings(context: PartitionContext, reports: Sequence[SegmentReport], proven: Evidence) -> Iterator[Finding]:
-    """Gaps and overlaps between neighbouring segments, indexes that are too long, and transactions that miss at the end.
+    """Findings about gaps and overlaps between segments, indexes that are too long, and transactions missing at the end.
 
-    `reports`: of every segment that has a data file.  `proven`: what the partition's files prove.
+    `reports`: those of all segments that have a data file.  `proven`: the evidence in the partition's files.
     """
     ordered = sorted(reports, key=lambda report: report.begins)
     yield from end_findings(context, ordered, proven, joints([one.stretch for one in ordered], 0), ordered)
@@ -79,7 +79,10 @@ def end_findings(
     joined: Iterable[Joint],
     reports: Sequence[SegmentReport],
 ) -> Iterator[Finding]:
-    """The findings about joints among `reports`, then those about the end; the last of `last` is the partition's last segment."""
+    """The findings about the joints among `reports`, then those about the end of the log.
+
+    `last`: reports of which the last one is that of the partition's last segment.
+    """
     stretches = [one.stretch for one in last]
     yield from told(context, losses(stretches, proven, context.local_low_water_mark, joined), reports)
 
@@ -87,7 +90,7 @@ def end_findings(
 def told(
     context: PartitionContext, found: Iterable[Loss | IndexExcess], reports: Sequence[SegmentReport]
 ) -> Iterator[Finding]:
-    """Losses as findings; an index that is too long was told by the check of its segment, which is among `reports`."""
+    """The findings for losses; that for a too long index is `index_excess` in the report of its segment, one of `reports`."""
     excess = {one.job.first: one.index_excess for one in reports}
     for one in found:
         if not isinstance(one, IndexExcess):
@@ -97,12 +100,15 @@ def told(
 
 
 def held_ids(reports: Iterable[SegmentReport]) -> list[Ids]:
-    """The ids from the first to the last record of each segment; what is damaged between them is a finding of its own."""
+    """The ids from the first to the last record of each segment, damaged records between them included."""
     return [(report.begins, report.last_id + 1) for report in reports if report.last_id is not None]
 
 
 def loss_findings(context: PartitionContext, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
-    """Accepted losses that are not over; `held` are the ids that are here, `elsewhere` those that another finding counts."""
+    """Findings about accepted losses of which transactions are still missing.
+
+    `held`: the ids that are here; `elsewhere`: those that another finding counts as missing.
+    """
     for loss in context.accepted:
         rest = still_lost(loss, held, context.local_low_water_mark)
         if rest:
@@ -117,9 +123,10 @@ def orphan_finding(
     alike: Callable[[], bool],
     elsewhere: Sequence[Ids] = (),
 ) -> Finding:
-    """An index file without a data file; `held` are the ids in other segments, `alike` tells whether as the index lists them.
+    """The finding about an index file without a data file.
 
-    `elsewhere`: ids that another finding counts as missing.
+    `held`: the ids in other segments; `alike`: whether their records are those that the index lists; `elsewhere`: the ids that
+    another finding counts as missing.
     """
     assert segment.index is not None
     gone = data_gone(segment.first_transaction_id, segment.entries, segment.index.size, held, alike)
@@ -127,7 +134,7 @@ def orphan_finding(
 
 
 def _counted(ids: Sequence[Ids], elsewhere: Sequence[Ids]) -> int:
-    """How many of `ids` are among those `elsewhere`."""
+    """How many of `ids` are in `elsewhere`."""
     left = [rest for one in ids for rest in without(one, elsewhere)]
     return count(tuple(ids)) - count(tuple(left))
 
@@ -135,7 +142,7 @@ def _counted(ids: Sequence[Ids], elsewhere: Sequence[Ids]) -> int:
 def stray_files(
     context: PartitionContext, temporary: Sequence[PurePath], unknown: Sequence[PurePath]
 ) -> Iterator[Finding]:
-    """Half-built files and unknown names."""
+    """Findings about temporary and unknown files."""
     for path in temporary:
         yield context.finding(Code.TEMPORARY_FILE, path, "the file was being built when its process ended")
     for path in unknown:
@@ -143,7 +150,7 @@ def stray_files(
 
 
 def special_findings(context: PartitionContext, view: PartitionView) -> Iterator[Finding]:
-    """What is no regular file under a name that is opened as one; the check of a segment tells of its own index."""
+    """Findings about special files in the place of data and index files, without indexes that a segment's check reports."""
     checked = {segment.index_path for segment in view.data_segments}
     for path in view.special:
         kind = places.special(path)
@@ -154,7 +161,10 @@ def special_findings(context: PartitionContext, view: PartitionView) -> Iterator
 def placement_findings(
     context: PartitionContext, view: PartitionView | None, partitions: int | None
 ) -> Iterator[Finding]:
-    """Whether the directory should be here at all.  `partitions`: how many the control file has."""
+    """Findings about a directory that is missing, empty, or should not exist.
+
+    `partitions`: the number of partitions in the control file; None where it is not known.
+    """
     if view is None:
         if context.assigned:
             yield loss_finding(DirectoryGone(context.local_low_water_mark, context.session_id), context.where)

@@ -1,4 +1,4 @@
-"""A partition's way through a verification: what is wrong with its directory, its segments, and how they join."""
+"""The inspection of one partition: its directory, its segments, and how they join."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from waltzctl.engine.storage.loss_ledger import of_partition
 from waltzctl.engine.storage.orphans import stand_elsewhere
 
 Span = tuple[int | None, int | None]
-"""Ids that are wanted, both inclusive; None is no bound."""
-_ASKED_ELSEWHERE = 64
-"""Headers of files on another machine that are asked one by one: a few seconds' worth."""
+"""A requested range of ids, both ends inclusive; None is no bound."""
+_REMOTE_HEADERS = 64
+"""Headers of files behind a URL that are read, at most: one request each, a few seconds in all."""
 ATTEMPTS = 3
-"""How often what others write at the same time is looked at."""
+"""How often a directory is read again that others change meanwhile."""
 
 
 class PartitionRun:
-    """One partition.  `begin`, then `add` for the report of each of `jobs` in order, then `finish`."""
+    """The inspection of one partition.  Call `begin`, then `add` with the report of each of `jobs` in order, then `finish`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PartitionRun:
         self._seen: set[tuple[Code, PurePath | str, int | None]] = set()
         self._proven: tuple[PartitionView | None, Evidence] | None = None
         self._ordered: tuple[tuple[SegmentJob, ...], tuple[SegmentJob, ...]] | None = None
-        """Jobs, and the same ones in order."""
+        """A value of `jobs`, and the same jobs by the ids with which their segments begin."""
         self._template = SegmentJob(
             partition.path,
             0,
@@ -81,47 +81,47 @@ class PartitionRun:
 
     @property
     def _count(self) -> int | None:
-        """How many partitions the control file has; None where it does not tell."""
+        """The number of partitions in the control file; None where it is not known."""
         control = self._around.control
         return None if control is None or not control.size_fits else control.header.num_partitions
 
     @property
     def beyond(self) -> bool:
-        """Whether no partition of this cluster has this number, so that no node opens the directory; it is noted and left."""
+        """Whether the cluster has no partition of this number: no node opens the directory, and only a note is made of it."""
         number = self._context.number
         return self._scope.whole and self._count is not None and number is not None and number >= self._count
 
     @property
     def context(self) -> PartitionContext:
-        """What is known of the partition beside its files."""
+        """What the surroundings of the partition say about it: control file, assignment, ledger."""
         return self._context
 
     @property
     def view(self) -> PartitionView | None:
-        """The directory as it was seen; None where there is none."""
+        """The directory as it was listed; None where there is none."""
         return self._partition.view
 
     @property
     def entries(self) -> dict[int, int]:
-        """Entries of each index by the id in its name, as its size tells; of segments without an index there are none."""
+        """The number of entries of each index, from its size, by the id in its name."""
         segments = () if self.view is None else self.view.segments
         return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
 
     @property
     def _latest(self) -> int:
-        """The id in the name of the last segment that is checked; -1 without any."""
+        """The id in the name of the last segment in `jobs`; -1 without any."""
         return max((job.first for job in self.jobs), default=-1)
 
     def in_order(self, *, asked: bool = False) -> tuple[SegmentJob, ...]:
-        """The jobs by the ids with which their segments begin.
+        """The jobs by the ids with which their segments begin, which differs from the order of names if a file was renamed.
 
-        As a rule that is the order of their names: an index tells by its size with which id the segment behind it begins.  Where
-        the next name is another one, a file may have been renamed, and the headers on both sides are asked.  Where there is no
-        index, names count: to ask all headers of an object store would take minutes.  Headers are asked once for each listing.
+        The size of an index tells the id with which the next segment begins.  If that is not the id in the next name, a file may
+        have been renamed, and the headers on both sides are read.  Without an index the names count: reading all headers of an
+        object store would take minutes.  Headers are read once for each listing of the directory.
 
-        `asked`: on this machine all headers are, by who reads every file anyway: two with as many records may have taken each
-        other's names.  A file of another partition stays where its name puts it: between its ids and those of its neighbours
-        nothing is missing.
+        `asked`: read all headers, on this machine: the caller reads every file anyway, and two segments of the same number of
+        records may have swapped their names.  A file of another partition stays in the place of its name, so that no gap is
+        reported around it.
         """
         if asked and places.on_this_machine(self._partition.path):
             begins = {job.first: begins_with(job, own=True) for job in self.jobs}
@@ -147,24 +147,24 @@ class PartitionRun:
     def holding(self, span: Span) -> tuple[SegmentJob, ...]:
         """The jobs of segments that may hold records of a span, in the order of their names.
 
-        Where one of them begins with another id than its name says, what belongs there may lie in a file of any other name: then
-        they are all of them.  For that their headers are asked, of another machine's files no more than a few.
+        If one of them begins with another id than that in its name, a file was renamed, and its records may be in a file of any
+        name: then all jobs are returned.  To find out, their headers are read, at most _REMOTE_HEADERS of them behind a URL.
         """
         named = tuple(self._named_for(span))
-        asked = len(named) if places.on_this_machine(self._partition.path) else _ASKED_ELSEWHERE
+        asked = len(named) if places.on_this_machine(self._partition.path) else _REMOTE_HEADERS
         if len(named) == len(self.jobs) or all(begins_with(job) == job.first for job in named[:asked]):
             return named
         return self.jobs
 
     def _named_for(self, span: Span) -> Iterator[SegmentJob]:
-        """Those that may, as names and indexes tell; nothing is read for it.
+        """The jobs that may hold records of a span, by file names and index sizes; no file is read.
 
-        A name bounds a segment's ids only where both sides agree on it: the index in front of it has as many entries as there
-        are ids up to that name.  A segment that was renamed, or an index that is short, missing or too long, is read.
+        A segment is left out only if the name that bounds its ids is confirmed: the index of the segment in front of that name
+        has an entry for each id up to it.  A renamed segment, or a short, missing or too long index, confirms nothing.
         """
         first, last = span
         entries = self.entries
-        led = False  # whether the segment in front leads up to this one's name
+        led = False  # whether the index in front confirms this segment's name
         for job, behind in zip(self.jobs, [*self.jobs[1:], None], strict=False):
             count = entries.get(job.first)
             leads = behind is not None and count is not None and job.first + count == behind.first
@@ -176,21 +176,21 @@ class PartitionRun:
 
     @property
     def reports(self) -> tuple[SegmentReport, ...]:
-        """What was added so far."""
+        """The reports added so far."""
         return tuple(self._reports)
 
     @property
     def present(self) -> bool:
-        """Whether there is a directory to look at."""
+        """Whether the partition has a directory."""
         return self._partition.view is not None
 
     @property
     def whole(self) -> bool:
-        """Whether the directory is looked at, and not some of its files."""
+        """Whether the whole directory is inspected, and not only some of its files."""
         return self._partition.whole
 
     def begin(self) -> Iterator[Finding]:
-        """What the directory itself shows."""
+        """The findings about the directory itself."""
         if self._partition.error is not None:
             error = self._partition.error
             yield self._context.finding(Code.READ_ERROR, self._partition.path, str(error))
@@ -200,7 +200,7 @@ class PartitionRun:
                 yield from special_findings(self._context, self._partition.view)
 
     def add(self, report: SegmentReport) -> Iterator[Finding]:
-        """The report of the next job."""
+        """Add the report of the next job; returns its findings."""
         self._reports.append(report)
         for finding in report.findings:
             self._seen.add((finding.code, finding.path, finding.offset))
@@ -209,7 +209,10 @@ class PartitionRun:
             yield report.index_excess
 
     def finish(self, check_again: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
-        """How the segments join, and what else lies there.  Raises CutShort."""
+        """The findings about the partition as a whole: gaps, overlaps, losses, orphaned indexes, strays.
+
+        If the directory changed since its segments were checked, they are checked again with `check_again`.  Raises CutShort.
+        """
         view = self._partition.view
         if (
             self.beyond
@@ -246,17 +249,17 @@ class PartitionRun:
         yield from self.strays()
 
     def proven(self) -> Evidence:
-        """What the files, as they were seen last, and the mark prove; they are asked once for each look at the directory."""
+        """The evidence in the files and the mark; read once for each listing of the directory."""
         view = self._partition.view
         if self._proven is None or self._proven[0] is not view:
             self._proven = view, evidence(view, self._context.local_low_water_mark)
         return self._proven[1]
 
     def promised(self) -> tuple[PartitionContext, Evidence]:
-        """Context and evidence with a mark that the files are bound to reach: their names are read before the control file.
+        """Context and evidence, with the local low-water mark limited to the segments that were checked.
 
-        Where a segment was begun in between, the mark may have risen into it; those that were seen reach up to its first
-        transaction then, and are not asked for more.
+        The directory is listed before the control file is read.  If a segment was begun in between, the mark may be inside of
+        that segment; the checked segments must then reach up to its first transaction only.
         """
         context, again = self._context, self._view_again()
         latest = self._latest
@@ -268,7 +271,7 @@ class PartitionRun:
         return context, evidence(self._partition.view, context.local_low_water_mark)
 
     def losses(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
-        """Losses that were accepted and are not over, assigned or not; of a directory that was taken away nothing is expected.
+        """Accepted losses of which transactions are still missing; none if the partition is unassigned and has no directory.
 
         `held`: the ids that are here; `elsewhere`: those that another finding counts as missing.
         """
@@ -276,27 +279,30 @@ class PartitionRun:
             yield from loss_findings(self._context, held, elsewhere)
 
     def told_by(self, reports: Sequence[SegmentReport]) -> list[Ids]:
-        """Ids that count, if they are missing, with the segment behind them or the end; `reports` are of the last segments."""
+        """Ids that other findings count if they are missing: gaps in front of a segment, and the loss at the log's end.
+
+        `reports`: those of the last segments, as for `ends`.
+        """
         if not self._partition.whole:
             return []
         return self.told(tuple(self.ends(reports, self._context, self.proven())))
 
     def told(self, missing: Iterable[BelowMark | BelowProof]) -> list[Ids]:
-        """The same, where what is missing behind the last segment is known."""
+        """As `told_by`, where the loss at the log's end (`missing`) is known."""
         in_front = [(0, self.jobs[-1].first)] if self.jobs else []
         return [*in_front, *(ids for one in missing for ids in one.ids)]
 
     def listed_alone(self) -> list[Ids]:
-        """The ids that indexes without a data file list."""
+        """The ids of the entries of indexes without a data file."""
         view = self._partition.view
         orphans = [] if view is None else [one for one in view.segments if one.data is None]
         return [(one.first_transaction_id, one.first_transaction_id + one.entries) for one in orphans if one.entries]
 
     def unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
-        """Whether the segments are still those that were checked, and every file that proves something is still there.
+        """Whether the segments are still those that were checked, and every file that is evidence is still there.
 
-        Segments that were begun since do not count, nor does what was appended to the last one: unless a file has a later
-        name already, which proves where that segment ends, so that it must stand as it was checked.
+        Segments that were begun since are ignored, and so are appends to the last segment, unless a file with a later name was
+        there already: its name proves where the last segment ends, so that segment must be unchanged.
         """
         again = self._view_again()
         if again is None or any(report.gone for report in reports):
@@ -321,9 +327,9 @@ class PartitionRun:
             return None
 
     def orphans(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
-        """Indexes without a data file; `held` are the ids that are in other segments.  Raises CutShort.
+        """Findings about indexes without a data file.  Raises CutShort.
 
-        `elsewhere`: ids that another finding counts as missing.
+        `held`: the ids that are in other segments; `elsewhere`: ids that another finding counts as missing.
         """
         view = self._partition.view
         if view is None or self.beyond:
@@ -331,14 +337,14 @@ class PartitionRun:
         for segment in view.segments:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
                 if segment.data_path in view.special:
-                    continue  # what stands in the data file's place is named
+                    continue  # the special file in the place of the data file is reported
                 settled = self._settle_orphan(segment)
                 if settled is not None:
                     alike = partial(stand_elsewhere, settled, view.data_segments)
                     yield orphan_finding(self._context, settled, held, alike, elsewhere)
 
     def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
-        """The index without a data file as it is once nobody writes; None when a data file came or the index went."""
+        """An index without a data file, once nobody is writing it; None if its data file was made, or the index was removed."""
         directory = self._partition.path
         watch = Watch((segment.index_path, segment.data_path), self._around.held, self._limits, directory)
         while True:
@@ -352,36 +358,36 @@ class PartitionRun:
             watch.changed()
 
     def stray_segments(self, check: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
-        """Data files under names that are no segment's.  `check`: as for `finish`.  Raises CutShort."""
+        """Findings about strays; `check` as for `finish`.  Raises CutShort."""
         view = self._partition.view
         if view is None or not self._partition.whole:
             return
         strays = [one for one in view.strays if self._settled(one.data.path)]
 
         def known() -> Sequence[SegmentReport]:
-            if len(self._reports) < len(self.jobs):  # a dump checks no segments as it goes
+            if len(self._reports) < len(self.jobs):  # a dump does not check segments, so there are no reports yet
                 self._reports = [check(job) for job in self.jobs]
             return self._reports
 
         yield from stray_findings(self._context, strays, self._template, known, check)
 
     def told_strays(self) -> Iterator[Finding]:
-        """The same for whoever reads records and checks no segments: by both ends of each file.  Raises CutShort."""
+        """As `stray_segments`, for callers that do not check segments: both ends of each file are read.  Raises CutShort."""
         yield from self.stray_segments(self.by_ends)
 
     @staticmethod
     def ends(
         reports: Sequence[SegmentReport], context: PartitionContext, proven: Evidence
     ) -> Iterator[BelowMark | BelowProof]:
-        """What is missing behind the last segment."""
+        """What is missing at the end of the log; `reports` end with that of the last segment."""
         return end([one.stretch for one in reports], proven, context.local_low_water_mark)
 
     def by_ends(self, job: SegmentJob) -> SegmentReport:
-        """A segment by its first and its last records only."""
+        """The report on a segment of which only the first and the last records are read."""
         return check_segment(job, ENDS_ONLY, self._limits)
 
     def look_again(self) -> bool:
-        """See the segments as they are now, but those that were begun since; False where the directory is gone."""
+        """List the directory again, without segments that were begun since; False where the directory is gone."""
         again = self._view_again()
         if again is None:
             return False
@@ -390,14 +396,14 @@ class PartitionRun:
         return True
 
     def strays(self) -> Iterator[Finding]:
-        """What lies in the directory beside segments, and is not of work in progress."""
+        """Findings about temporary and unknown files, without those that a process is writing."""
         view = self._partition.view
         if view is not None:
             temporary, unknown = self._still_there(view.temporary), self._still_there(view.unknown)
             yield from stray_files(self._context, temporary, unknown)
 
     def _settled(self, path: PurePath) -> bool:
-        """Whether a data file that no node makes is there once nobody writes it.  Raises CutShort."""
+        """Wait until nobody is writing a stray; returns whether it is still there then.  Raises CutShort."""
         watch = Watch((path,), self._around.held, self._limits)
         while not watch.quiet():
             if not watch.wait():
@@ -406,7 +412,7 @@ class PartitionRun:
         return places.still_named(path)
 
     def _still_there(self, paths: Sequence[PurePath]) -> list[PurePath]:
-        """Of names that may belong to work in progress, those that are not it."""
+        """Those of `paths` that still exist and that nobody is writing."""
         return [
             path
             for path in paths
@@ -415,14 +421,14 @@ class PartitionRun:
 
 
 def _up_to(view: PartitionView, latest: int) -> PartitionView:
-    """A view without the segments that were begun later."""
+    """A view without the segments after the id `latest`."""
     return replace(view, segments=tuple(one for one in view.segments if one.first_transaction_id <= latest))
 
 
 def runs(
     scope: Scope, around: ScopeSurroundings, limits: ReadLimits, partitions: Collection[int] | None
 ) -> Iterator[PartitionRun]:
-    """Every partition of a scope, by number: those that are there, and those that should be."""
+    """Every partition of a scope, by number: those with a directory, and those that are assigned without one."""
     present = {one.number: one for one in scope.partitions.values() if one.number is not None}
     unnumbered = [one for one in scope.partitions.values() if one.number is None]
     control, storage = around.control, scope.storage

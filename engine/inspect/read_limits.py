@@ -1,4 +1,4 @@
-"""Bounds of a long inspection: how fast it may read and when it must stop.  Shared by all its threads."""
+"""Limits of a long inspection, shared by its threads: the rate of reading, and the time when it must end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from waltzctl.engine.progress import SILENT, Progress
 
 
 class CutShort(Exception):  # noqa: N818  # no error: the caller asked for it
-    """The time is over, or somebody asked to stop.  Never leaves the inspection."""
+    """The time limit has passed, or the caller asked to stop.  Never leaves the inspection."""
 
 
 class ReadLimits:
-    """Counts the bytes that are read, keeps their rate and ends the work when its time is over."""
+    """Counts the bytes that are read, limits their rate, and ends the work when the time limit has passed."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ReadLimits:
         self.bytes_read = 0
         self._deadline = None if max_duration is None else self.started + max_duration
         self._rate = limit_rate
-        self._free_at = self.started  # when the bytes granted so far are paid for
+        self._free_at = self.started  # when the bytes read so far comply with the rate
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._progress = progress
@@ -52,12 +52,12 @@ class ReadLimits:
         self._stop.set()
 
     def check(self) -> None:
-        """Raise CutShort when the time is over."""
+        """Raise CutShort when the time limit has passed."""
         if self.exceeded:
             raise CutShort
 
     def spend(self, amount: int) -> None:
-        """`amount` bytes were read: wait as long as the rate asks.  Raises CutShort when the time is over."""
+        """Count `amount` bytes that were read, and wait as the rate requires.  Raises CutShort."""
         with self._lock:
             self.bytes_read += amount
             wait = 0.0
@@ -71,7 +71,7 @@ class ReadLimits:
         self.check()
 
     def pause(self, seconds: float) -> None:
-        """Wait, but no longer than the time that is left.  Raises CutShort when that is over, or on `stop`."""
+        """Wait, at most until the time limit.  Raises CutShort when it has passed, or after `stop`."""
         if self._deadline is not None:
             seconds = min(seconds, max(self._deadline - time.monotonic(), 0))
         self._stop.wait(seconds)

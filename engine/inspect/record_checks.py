@@ -1,4 +1,4 @@
-"""The records of a segment, or of a range of one: what the scanner finds, turned into findings, compared with the index."""
+"""The check of a segment's records, or of a range of them: scanned, compared with the index, and turned into findings."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 MAX_LISTED = 10_000
-"""Damaged places of a segment that are named one by one."""
+"""Damaged places of a segment that are reported one by one."""
 _READ_ERRORS = 100
-"""Places that the system cannot read after which a file is given up."""
+"""Read errors after which the rest of a file is not read."""
 _UNREADABLE = 4096
-"""Bytes behind an unreadable place that are not tried."""
+"""Bytes after a read error that are not tried."""
 
 
 @dataclass(slots=True)
 class UnreadablePlace:
-    """A place where reading failed; `resumed` is the offset where it went on, None at the end."""
+    """A read error at `offset`; `resumed` is the offset where the scan went on, None where the rest was not read."""
 
     offset: int
     error: DiskReadError
@@ -38,11 +38,19 @@ class UnreadablePlace:
 
 @dataclass(slots=True)
 class RangeScan:
-    """Walks records from a place that is known to begin one.  It can go on when the file has grown.
+    """Scans records from an offset where a record begins.  The scan can go on when the file has grown.
 
-    `position` and `next_id` tell where the next record is expected; `last_id` is the last intact one.  `tail` is the torn end
-    that the last walk met.  At most MAX_LISTED places are kept; `unlisted` counts the others.  `unread_tail`: the end was left
-    unread on purpose; `open_end`: it could not be read.  `ceiling`: the id with which the next segment begins.
+    ============== ==========================================================================================
+    `begins`       the id of the segment's first record
+    `position`     the offset, and `next_id` the id, of the next record
+    `ceiling`      the id with which the next segment begins; None where it is not known
+    `start`        `position` at the beginning of the scan, and `first_id` `next_id` then
+    `last_id`      the id of the last intact record; None without any
+    `tail`         the torn tail at which the last `advance` ended; None if it did not
+    `unlisted`     number of damaged places beyond the MAX_LISTED ones in `damages` and `bad_data`
+    `unread_tail`  the end of the file was left unread on purpose (a partial check)
+    `open_end`     the end of the file could not be read, or the search after damage was given up
+    ============== ==========================================================================================
     """
 
     source: ByteSource
@@ -71,7 +79,7 @@ class RangeScan:
             self.comparison = IndexComparison(self.index)
 
     def advance(self, stop: int, *, until: int | None = None) -> None:
-        """Walk to the offset `stop`, or only until `until` is passed.  Raises CutShort; what was seen is kept."""
+        """Scan to the offset `stop`, or until `until` is passed.  Raises CutShort; what was found is kept."""
         while True:
             try:
                 self.open_end = False
@@ -135,7 +143,7 @@ class RangeScan:
         return False
 
     def _skip(self, error: DiskReadError, stop: int) -> bool:
-        """The system cannot read: go on at the first record behind the place that the index proves."""
+        """After a read error, go on at the next record that the index proves.  Returns whether there is one."""
         at = self.position if error.offset is None else max(error.offset, self.position)
         found = None if len(self.unreadable) >= _READ_ERRORS else self._beyond(at + _UNREADABLE, stop)
         self.unreadable.append(UnreadablePlace(at, error, None if found is None else found.offset))
@@ -154,9 +162,9 @@ class RangeScan:
             return None
 
     def extend_tail(self, size: int, *, empty: bool) -> None:
-        """The end that looks torn reaches to the offset `size`; `empty`: what was not searched of it is all zero.
+        """Extend the torn tail to `size`, the end of the file.  `empty`: the bytes that were not searched are all zero.
 
-        What may hold records is damage in front of something that nobody looked at, and no torn tail.
+        If they are not, they may hold records: then it is not a torn tail, but damage followed by unread bytes.
         """
         tail = self.tail
         assert tail is not None
@@ -171,7 +179,7 @@ class RangeScan:
 
     @property
     def order_end(self) -> Damage | None:
-        """The records up to the end whose ids are not the next, which the index may list as well; None where there are none."""
+        """The damage at the end of the segment, if it consists of records that are out of order; the index may list them too."""
         last = self.damages[-1] if self.damages else None
         if last is None or last.cause is not DamageCause.RECORD_ORDER or last.next_transaction_id is not None:
             return None
@@ -179,23 +187,23 @@ class RangeScan:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing in the data was wrong."""
+        """Whether no fault was found in the data file."""
         return not (self.damages or self.unreadable or self.tail or self.bad_data)
 
     def jump(self, last: int, end: int) -> None:
-        """Take every record up to the one with the id `last`, which ends at `end`, as read."""
+        """Count all records up to `last`, which ends at the offset `end`, as read, and go on after it."""
         self.position, self.next_id, self.last_id = end, last + 1, last
         self.records = last + 1 - self.begins
 
     def append(self, other: RangeScan) -> None:
-        """Take over a sound scan of what follows this one."""
+        """Add a sound scan of the part that follows this one."""
         self.records += other.records
         self.position, self.next_id = other.position, other.next_id
         self.last_id = self.last_id if other.last_id is None else other.last_id
         self._adopt_index(other)
 
     def adopt(self, other: RangeScan) -> None:
-        """Take over what another scan of the same file found somewhere in it, except its tail and what is known already."""
+        """Add the faults that another scan of the same file found, except its tail and those that are known already."""
         known = {one.offset for one in self.damages} | {one.offset for one in self.bad_data}
         self.damages += [one for one in other.damages if one.offset not in known]
         self.bad_data += [one for one in other.bad_data if one.offset not in known]
@@ -210,7 +218,7 @@ class RangeScan:
         self.comparison.unreadable = self.comparison.unreadable or other.comparison.unreadable
 
     def suspicions(self) -> frozenset[tuple[str, int, int]]:
-        """What was found wrong, but for a torn tail: kind, offset and id, to be compared with another look."""
+        """The faults but the torn tail, as (kind, offset, id), to be compared with those of another scan."""
         found = {(one.cause.value, one.offset, one.transaction_id) for one in self.damages}
         found |= {("data", one.offset, one.transaction_id) for one in self.bad_data}
         found |= {("unreadable", one.offset, 0) for one in self.unreadable}
@@ -220,18 +228,18 @@ class RangeScan:
 
 
 def damage_finding(job: SegmentJob, damage: Damage) -> Finding:
-    """A finding for damage in front of valid records."""
+    """The finding for damage that valid records follow."""
     return findings.damage_finding(damage, job.files)
 
 
 def tail_finding(job: SegmentJob, damage: Damage, listed: int = 0) -> Finding:
-    """A finding for a torn tail, with the severity that its place gives it; `listed`: as `Tail` has it."""
+    """The finding for a torn tail; `listed`: see `engine.findings.Tail`."""
     tail = Tail(job.last, job.local_low_water_mark, job.durable_to, job.following, listed)
     return findings.tail_finding(damage, tail, job.files)
 
 
 def record_findings(job: SegmentJob, scan: RangeScan) -> list[Finding]:
-    """Everything that a scan found in the data, but its tail, in file order."""
+    """The findings of a scan about the data file, without its torn tail, in file order."""
     found = [damage_finding(job, damage) for damage in scan.damages]
     found += [bad.finding(job.files) for bad in scan.bad_data]
     for place in scan.unreadable:

@@ -1,11 +1,11 @@
-"""Would release 0.13.2 start on a storage directory, and what would it drop without a word.
+"""Simulation of the start of release 0.13.2 on a storage directory: does it start, and what would it drop silently.
 
 A released node opens its control file and then, one after another, every partition that is assigned to it.  The first failure
-ends the start of the whole node.  Opening a segment repairs it: the release scans from a place that the index gives, and cuts the
-data file at the first record that is not good, whatever follows.  Here the same steps are gone through without writing.
+ends the start of the whole node.  Opening a segment repairs it: the release scans from an offset that the index gives, and
+truncates the data file at the first bad record, whatever follows.  This module performs the same steps without writing.
 
-Where the release takes memory for a record's data before it looks how long the file is, a length that no Java array can have
-ends the start; whether a smaller one does depends on the node's heap, and is taken for what it is, a bad record.
+The release allocates memory for a record's data before it compares the length with the size of the file.  A length that exceeds
+the largest Java array ends the start.  Whether a smaller wrong length does depends on the node's heap; it counts as a bad record.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from waltzctl.formats.segment import (
 )
 
 BY_HAND = "by hand"
-"""In place of a command: a person mends it without loss."""
+"""In place of a command line: a person can repair it without loss."""
 CHECKPOINT = 1000
-"""Records between two syncs of an index; a constant of the release."""
+"""Records between two fsyncs of an index; a constant of the release."""
 LARGEST_ARRAY = 2**31 - 3
-"""Bytes of the largest array that a Java machine makes, whatever memory it has."""
+"""Bytes of the largest array that a Java virtual machine can allocate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedStart:
-    """`starts`: whether release 0.13.2 comes up on the directory; `findings` say what keeps it, and what it drops or blocks."""
+    """`starts`: whether release 0.13.2 starts on the directory; `findings`: why not, and what it would drop or block."""
 
     starts: bool
     findings: tuple[Finding, ...]
 
 
 def released_start(storage: PurePath, control: ControlFile | None) -> ReleasedStart:
-    """Go through a start of the release on a storage directory.  `control`: its control file, as decoded.
+    """Simulate a start of the release on a storage directory.  `control`: its control file, as decoded.
 
-    What cannot be read is a finding.  Reads the control file, headers, and of each segment what the release would scan.
+    Reads the control file, the headers, and the part of each segment that the release would scan.  A read error is a finding.
     """
     start = _Start(storage, control)
     try:
@@ -74,8 +74,8 @@ def released_start(storage: PurePath, control: ControlFile | None) -> ReleasedSt
     return ReleasedStart(start.starts, tuple(start.findings))
 
 
-class _Refused(Exception):  # noqa: N818  # the release does not get past this segment
-    """Why a segment cannot be opened.  `command` mends it without loss, where there is one."""
+class _Refused(Exception):  # noqa: N818  # ends the simulated opening of a segment
+    """Why the release cannot open a segment.  `command` repairs it without loss; None where no command does."""
 
     def __init__(self, path: PurePath, why: str, command: str | None = None) -> None:
         self.path, self.why, self.command = path, why, command
@@ -83,7 +83,11 @@ class _Refused(Exception):  # noqa: N818  # the release does not get past this s
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A segment as the release leaves it: the next id, and the ids of good records that it cuts off."""
+    """A segment as the release leaves it.
+
+    `next_id`: the id after its last record.  `dropped`: the ids of valid records that the release cuts off.
+    `damaged_acknowledged`: the record `next_id` is damaged, and at or below the local low-water mark.
+    """
 
     first: int
     next_id: int
@@ -134,7 +138,7 @@ class _Start:
         partition: int | None = None,
         segment: int | None = None,
     ) -> None:
-        """The node does not come up for this reason."""
+        """Record that the node does not start, for the reason `why`."""
         self.starts = False
         message = f"release 0.13.2 does not start: {why}"
         self._find(Code.RELEASED_REFUSES, path, message, command=command, partition=partition, segment=segment)
@@ -174,7 +178,7 @@ class _Start:
                 self.refuse(self.control_path, said, command="convert --layout released")
             return
         if header.journaled:
-            return  # what it would find in the segments, nobody knows before the journal is written back
+            return  # the contents of the segments are not known before the journal is written back
         if not 0 <= header.num_partitions <= MAX_PARTITIONS:
             self.refuse(self.control_path, f"the control file's header says {header.num_partitions} partitions")
             return
@@ -218,7 +222,7 @@ class _PartitionStart:
         self.view = view
 
     def run(self) -> None:
-        """Every name that ends in .seg, then what the next segments would meet.  Raises DiskReadError."""
+        """Open every file whose name ends in .seg, then look for indexes that block later segments.  Raises DiskReadError."""
         view = self.view
         special = [path for path in view.special if not path.name.endswith(".idx")]
         for path in special:
@@ -232,10 +236,10 @@ class _PartitionStart:
                 self._refuse(refusal)
                 continue
             opened.append(found)
-            self._tell(state.path, found)
+            self._report_dropped(state.path, found)
         last = max(opened, key=lambda one: one.first, default=None)
         if not states and not special:
-            self._begin_anew()
+            self._create_first_segment()
         elif last is not None:
             self._orphans(last.next_id)
 
@@ -244,7 +248,7 @@ class _PartitionStart:
         segment = None if parsed is None else parsed[0]
         self.start.refuse(refusal.path, refusal.why, command=refusal.command, partition=self.number, segment=segment)
 
-    def _tell(self, path: PurePath, opened: _Opened) -> None:
+    def _report_dropped(self, path: PurePath, opened: _Opened) -> None:
         if opened.dropped:
             said = (
                 f"release 0.13.2 cuts this file in front of transaction {opened.next_id} without a word:"
@@ -266,8 +270,8 @@ class _PartitionStart:
             transaction_id=opened.next_id,
         )
 
-    def _begin_anew(self) -> None:
-        """Without any data file the release makes the first one, its index in front of it."""
+    def _create_first_segment(self) -> None:
+        """Without any data file the release creates the first segment, beginning with its index file."""
         path = index_path_of(self.view.path / segment_name(0))
         state = FileState.of(path)
         if places.special(path) is not None:
@@ -277,7 +281,7 @@ class _PartitionStart:
             self._refuse(_Refused(path, said, "recover" if state.size < HEADER_SIZE + ENTRY_SIZE else None))
 
     def _orphans(self, next_id: int) -> None:
-        """Indexes at which a later roll-over stops for ever."""
+        """Report indexes without a data file at which a later roll-over fails for ever; `next_id` is the log's next id."""
         for segment in self.view.segments:
             if segment.data is None and segment.index is not None and segment.index.size:
                 first = segment.first_transaction_id
@@ -295,7 +299,7 @@ class _PartitionStart:
     # --- one segment --------------------------------------------------------------------------------------------------
 
     def _open(self, data: FileState) -> _Opened:
-        """Raises _Refused, DiskReadError."""
+        """Simulate the opening of a segment.  Raises _Refused, DiskReadError."""
         path, index_path = data.path, index_path_of(data.path)
         index = FileState.of(index_path)
         canonical = parse_name(path.name) is not None
@@ -357,7 +361,7 @@ class _PartitionStart:
         return self._scan(data, source, first, number, offset, begins, rebuild)
 
     def _good_at_all(self, source: ByteSource, first: int, number: int) -> bool:
-        """Whether a scan from the beginning finds the record, so that only the index is wrong."""
+        """Whether a scan from the beginning of the segment reaches the record, so that only the index is wrong."""
         for item in summarise_records(source, first_transaction_id=first):
             if isinstance(item, Damage):
                 return False
@@ -377,7 +381,7 @@ class _PartitionStart:
         return int(offset)
 
     def _size_of_good(self, path: PurePath, source: ByteSource, offset: int, number: int) -> int | None:
-        """Bytes of a good record; None for a bad one.  Raises _Refused for a length that ends the start."""
+        """Bytes of the record at `offset`; None if it is bad.  Raises _Refused for a length that ends the start."""
         self._check_length(path, source, offset, number)
         for item in summarise_records(source, first_transaction_id=number, start=offset):
             if isinstance(item, RecordRun):
@@ -395,7 +399,7 @@ class _PartitionStart:
     def _scan(
         self, data: FileState, source: ByteSource, first: int, number: int, offset: int, begins: int, rebuild: str
     ) -> _Opened:
-        """From a good place on to the first record that is not, and what stands behind it."""
+        """Scan from `offset`, where the record `number` is expected, to the first bad record, and the valid records after it."""
         following, stopped = number, offset
         dropped: list[Ids] = []
         bad = False

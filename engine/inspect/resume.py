@@ -1,4 +1,4 @@
-"""The state of a verification that may be cut short and continued: which segments are finished, and what they showed."""
+"""The state file of a verification that can be interrupted and resumed: the segments that are finished, and their reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from waltzctl.engine.log.view import FileState
 
 _SCHEMA = "waltzctl.verify-state/1"
 _EVERY = 5.0
-"""Seconds between two writes of the file."""
+"""Seconds between two writes of the state file."""
 
 
 def _finding_to_json(finding: Finding) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def _stamp(states: tuple[FileState | None, FileState | None]) -> list[list[int] 
 
 
 class ResumeState:
-    """What earlier runs finished.  The file is written whole, by rename, every few seconds and at the end.
+    """The segments that earlier runs finished.  The state file is replaced by rename, every few seconds and at the end.
 
-    `options` are those of this run; a sample whose seed nobody chose is the one that the file continues.
+    `options`: those of this run; a sample without a seed continues with the seed in the state file.
     """
 
     def __init__(self, path: PurePath, options: VerifyOptions) -> None:
-        """Read the file where there is one.  Raises InvalidRequestError when it is something else, DiskReadError."""
+        """Read the state file if it exists.  Raises InvalidRequestError if it is not a state file, DiskReadError."""
         self.path = Path(os.path.realpath(path))  # a link stays one
         self.options = options.seeded()
         self._segments: dict[str, dict[str, Any]] = {}
@@ -92,7 +92,7 @@ class ResumeState:
             self.options, self._segments = continued, dict(value["segments"])
 
     def recall(self, job: SegmentJob) -> SegmentReport | None:
-        """The report about a segment that an earlier run finished, if its files are still the same; None as well for nonsense."""
+        """The report on a segment that an earlier run finished, if its files are unchanged; None too if the entry is invalid."""
         try:
             return self._recall(job)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -120,7 +120,10 @@ class ResumeState:
         )
 
     def remember(self, report: SegmentReport) -> None:
-        """A segment is finished; one whose end somebody may just have been writing is not: that may be what a crash left."""
+        """Keep the report of a finished segment.
+
+        A report with an uncertain end, while a process holds the lock, is not kept: its tail may turn out to be torn.
+        """
         if report.gone or not report.finished or (report.uncertain and report.job.held):
             return
         self._segments[_key(report.job)] = {
@@ -141,7 +144,10 @@ class ResumeState:
             self.save(complete=False)
 
     def save(self, *, complete: bool) -> None:
-        """Write the file; after a `complete` run the next one begins anew.  Raises DiskWriteError."""
+        """Write the state file; after a `complete` run it has no segments, so that the next run starts over.
+
+        Raises DiskWriteError.
+        """
         value = {"schema": _SCHEMA, "mode": _mode(self.options), "complete": complete}
         value["segments"] = {} if complete else self._segments
         disk.write_whole(self.path, json.dumps(value).encode())
@@ -149,7 +155,7 @@ class ResumeState:
 
 
 def _mode(options: VerifyOptions) -> dict[str, Any]:
-    """What decides which bytes of a segment are read: a file of another mode is begun anew."""
+    """The options that decide which bytes of a segment are read; a state file with other ones is ignored."""
     return {"sample": options.sample, "sample_seed": options.sample_seed or 0, "quick": options.quick}
 
 
@@ -165,12 +171,12 @@ def _key(job: SegmentJob) -> str:
 
 
 def _circumstances(job: SegmentJob) -> list[Any]:
-    """What a segment's findings depend on beside its files."""
+    """The values that a segment's findings depend on besides its files."""
     return [job.last, str(job.cluster_key), job.partition, job.local_low_water_mark, job.durable_to, job.following]
 
 
 def refuse_inside(path: PurePath, inspected: Iterable[PurePath]) -> None:
-    """Refuse a state file inside what is inspected, which is only read.  Raises InvalidRequestError."""
+    """Raise InvalidRequestError if `path`, a file to be written, is inside of an inspected directory, which is only read."""
     place = os.path.realpath(path)
     for directory in inspected:
         if not places.on_this_machine(directory):

@@ -1,4 +1,4 @@
-"""Which blocks of a segment a sample reads."""
+"""Random choice of the blocks of a segment that a sample reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from waltzctl.engine.log.index import IndexReader
 
 BLOCK = 1 << 20
-"""Bytes of data that a sample takes or leaves as a whole."""
+"""Bytes of data per block; a block is read as a whole or not at all."""
 
 
 def choose_blocks(index: IndexReader, size: int, fraction: float, seed: str) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The check of one segment: data file and index, headers, every record, every entry; patient with one that is being written."""
+"""The check of one segment: both headers, every record and every index entry; also while a node is writing to it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _ATTEMPTS = 4
 
 
 class FilesChangedError(Exception):
-    """What was read is no longer there: the segment was truncated, rewritten or removed meanwhile."""
+    """The segment was truncated, rewritten or removed while it was read: it has to be opened again."""
 
 
 def check_segment(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
-    """Check a segment from beginning to end.  A report with `finished` False when the time was over.
+    """Check a segment from beginning to end.  The report has `finished` False when the time limit ended the check.
 
-    What cannot be read is a finding, never an error.
+    A read error is a finding, never an exception.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -53,13 +53,13 @@ def check_segment(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -
             continue
         except DiskReadError as error:
             return unreadable(job, error)
-    return SegmentReport(job, job.first, gone=True, uncertain=True)  # it changes faster than it can be read
+    return SegmentReport(job, job.first, gone=True, uncertain=True)  # it changed at every attempt
 
 
 def begins_with(job: SegmentJob, *, own: bool = False) -> int:
-    """The id of a segment's first record: by its name, unless its header says otherwise and its first record agrees.
+    """The id of a segment's first record: that in the header if the first record confirms it, else that in the file name.
 
-    `own`: a header that names another partition does not count.
+    `own`: a header of another partition is ignored.
     """
     try:
         header = read_segment_header(FileState.of(job.data_path))
@@ -82,7 +82,11 @@ def unreadable(job: SegmentJob, error: DiskReadError) -> SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class _Assessment:
-    """What a scan means, as things stand.  `passing`: findings that a file which is being written shows for a moment."""
+    """The result of a scan.
+
+    `passing`: findings that are transient if a node is writing to the segment: a torn tail, a short index, an index that is not
+    there yet.  `findings`: all others, which no writer causes.  `index_excess`: as in `SegmentReport`, and transient as well.
+    """
 
     findings: tuple[Finding, ...]
     passing: tuple[Finding, ...]
@@ -91,7 +95,16 @@ class _Assessment:
 
 
 class SegmentCheck:
-    """One check of one segment.  A context manager that holds both files open; opening raises FilesChangedError."""
+    """One check of one segment: a context manager that holds both files open.  Entering raises FilesChangedError, DiskReadError.
+
+    ============== =========================================================================================
+    `data_state`   the data file, and `index_state` the index file, when they were opened or last compared
+    `size`         bytes of the data file that are checked
+    `begins`       the id of the first record; see `judge_headers`
+    `data`         the bytes of the data file
+    `reader`       the entries of the index; None where it is missing or cannot be read
+    ============== =========================================================================================
+    """
 
     def __init__(self, job: SegmentJob, limits: ReadLimits) -> None:
         self.job = job
@@ -158,23 +171,23 @@ class SegmentCheck:
 
     @property
     def header_findings(self) -> tuple[Finding, ...]:
-        """What is wrong with both headers."""
+        """The findings about both headers."""
         return self._headers
 
     @property
     def data_header_findings(self) -> list[Finding]:
-        """What is wrong with the data file's header; notes are not."""
+        """The findings about the data file's header, without notes."""
         return [one for one in self._headers if one.severity is not Severity.NOTE and one.path == self.job.data_path]
 
     def index_problem(self) -> tuple[Finding, ...]:
-        """Why there is no index to read, where there is none."""
+        """The finding that says why the index cannot be used; empty where it can."""
         return () if self._index_problem is None else (self._index_problem,)
 
     def watch(self) -> Watch:
-        """A watch over both files that compares with how they were when they were opened."""
-        # a truncation may have removed the index just now: of that only the directory's time tells
-        going = self.job.held and self.index_state is None
-        directory = self.job.directory if going else None
+        """A watch over both files that compares them with their states when they were opened."""
+        # a truncation may have removed the index a moment ago, which shows only in the directory's modification time
+        perhaps_removed = self.job.held and self.index_state is None
+        directory = self.job.directory if perhaps_removed else None
         watch = Watch((self.job.data_path, self.job.index_path), self.job.held, self.limits, directory)
         watch.before = (self.data_state, self.index_state)
         return watch
@@ -190,7 +203,7 @@ class SegmentCheck:
             return self.finish_short()
         scan = self.whole()
         try:
-            self.limits.check()  # it may have waited for its turn until the time was over
+            self.limits.check()  # the time limit may have passed while this check waited for its turn
             if options.partial:
                 fraction = None if options.quick else options.sample
                 seed = f"{options.sample_seed}/{self.job.partition}/{self.job.first}"
@@ -202,7 +215,7 @@ class SegmentCheck:
         return self.finish(scan)
 
     def with_digest(self, report: SegmentReport) -> SegmentReport:
-        """The report with what the job asked to be hashed.  Raises DiskReadError."""
+        """The report with the digest that the job asked for, if any.  Raises DiskReadError."""
         if self._hashing is None or not report.finished:
             return report
         try:
@@ -211,11 +224,11 @@ class SegmentCheck:
             return replace(report, finished=False)
 
     def whole(self) -> RangeScan:
-        """A scan of the whole file, not begun yet."""
+        """A scan of the whole file; it has not begun."""
         return self.range_scan(HEADER_SIZE, self.begins)
 
     def range_scan(self, start: int, first: int) -> RangeScan:
-        """A scan from the offset `start` on, where the record `first` is expected; not begun yet."""
+        """A scan from the offset `start` on, where the record `first` is expected; it has not begun."""
         return RangeScan(self.data, self.begins, start, first, self.limits, self.reader, ceiling=self.job.following)
 
     def scan(
@@ -228,7 +241,7 @@ class SegmentCheck:
         known: KnownRecords | None = None,
         borrowed: bool = False,
     ) -> Iterator[RecordBatch | Damage]:
-        """Records from the id `first` at the offset `start` on, and damage in its place; see `scan_records`."""
+        """Records from the id `first` at the offset `start` on, and damage where it is; see `scan_records`."""
         return scan_records(
             self.data,
             first_transaction_id=first,
@@ -242,13 +255,14 @@ class SegmentCheck:
         )
 
     def parts(self, part: int) -> list[Part]:
-        """Parts of about `part` bytes that can be scanned side by side.  Raises DiskReadError."""
+        """Parts of about `part` bytes that can be scanned in parallel.  Raises DiskReadError."""
         return cut_segment(self.data, self.reader, self.begins, self.size, part)
 
     def finish_parts(self, scans: Iterable[tuple[RangeScan, int]]) -> SegmentReport:
-        """Join scans of parts; from the first one on that does not join its successor, read on from there as a whole.
+        """Join the scans of parts, each with the offset where its part ends, and finish.
 
-        Raises FilesChangedError, DiskReadError.
+        A part must be sound, scanned to its end, and begin where the part before it ended.  From the first part on that does not,
+        the segment is scanned again in one piece.  Raises FilesChangedError, DiskReadError.
         """
         joined = self.whole()
         try:
@@ -263,7 +277,7 @@ class SegmentCheck:
         return self.finish(joined)
 
     def cut_short(self, scans: Iterable[RangeScan]) -> SegmentReport:
-        """What scans of parts have found when the time was over."""
+        """The report on the scans of parts that the time limit ended."""
         joined = self.whole()
         for scan in scans:
             joined.records += scan.records
@@ -277,25 +291,26 @@ class SegmentCheck:
         )
 
     def finish(self, scan: RangeScan) -> SegmentReport:
-        """What a finished scan means, once it is sure that nobody was writing.  Raises FilesChangedError, DiskReadError.
+        """The report on a finished scan, once it is certain that no writer explains its findings.
 
-        A node appends data before index and tears neither apart for long, so what a scan of a growing segment meets may pass:
+        A finding is *transient* if a node that is appending at this moment causes it: a torn tail, a short index, index entries
+        without records, an index file that is not there yet.
 
         ======================== ================================= =====================================================
-        the scan found           the files meanwhile               then
+        the scan found           the files                         result
         ======================== ================================= =====================================================
-        nothing                  are not asked                     the report
-        only what never passes   did not change                    the report
-        what passes              are quiet, or the segment is not  the report: nobody is writing
+        nothing                  are not compared                  the report
+        no transient finding     did not change                    the report
+        a transient finding      are quiet, or the segment is not  the report: nobody is writing
                                  the last one
-        what passes              are not quiet; looks are used up  the report without it, `uncertain`
-        anything                 changed, and what was added reads the report without what passes, `uncertain`
-                                 on without anything new wrong
-        anything                 changed, and something new is     look again; when looks are used up FilesChangedError,
-                                 wrong                             so that the segment is opened anew
+        a transient finding      are not quiet at the last look    the report without it, `uncertain`
+        any finding              changed; the scan of the added    the report without transient findings, `uncertain`
+                                 bytes found nothing new
+        any finding              changed; the scan of the added    compare again; after the last look FilesChangedError,
+                                 bytes found something new         so that the segment is opened again
         ======================== ================================= =====================================================
 
-        *What passes*: a torn tail, a short index, index entries without records, an index that is not there yet.
+        *Quiet*, and the number of looks: see `Watch`.  Raises FilesChangedError, DiskReadError.
         """
         watch = self.watch()
         while True:
@@ -310,7 +325,7 @@ class SegmentCheck:
                     before, suspicions = self.size, scan.suspicions()
                     scan = self._follow(scan, watch)
                     confirmed = scan.suspicions() <= suspicions
-                    growing = scan.position >= before and self.job.last  # what looked torn was being written
+                    growing = scan.position >= before and self.job.last  # the torn record has been completed
                     if (growing and confirmed) or not watch.wait():
                         if not confirmed:
                             raise FilesChangedError
@@ -323,7 +338,7 @@ class SegmentCheck:
                 return self._cut_short(scan)
 
     def look_behind(self) -> bool:
-        """Look again whether this is the last segment, for a roll-over or a truncation; whether that differs from before."""
+        """Update `job.last`, after a roll-over or a truncation; returns whether it changed."""
         last = self.job.name is not None or not has_later_segment(self.job.directory, self.job.first)
         if last == self.job.last:
             return False
@@ -335,10 +350,10 @@ class SegmentCheck:
         return replace(found.report, findings=in_order(found.findings), index_excess=None, uncertain=True)
 
     def _follow(self, scan: RangeScan, watch: Watch) -> RangeScan:
-        """The files changed: go on where they only grew, read everything again where they may have been cut as well.
+        """The scan of files that changed.
 
-        A file that was cut and written anew may be larger than before, so whatever looked wrong has to be seen again on the
-        way from the beginning.  Raises FilesChangedError where the files are others.
+        A scan without findings goes on with the added bytes.  Otherwise the whole file is scanned again, because a file that was
+        truncated and then extended may be larger than before.  Raises FilesChangedError where a file was replaced or truncated.
         """
         data, index = watch.before
         before, self.data_state = self.data_state, data
@@ -366,9 +381,10 @@ class SegmentCheck:
             explained = scan.comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
         if scan.tail is not None:
             passing.append(tail_finding(job, scan.tail, explained))
-        if self._index_problem is not None:  # a release makes the index first; our truncation removes it first
-            going = self.size <= HEADER_SIZE or (job.held and self.index_state is None)
-            (passing if going else findings).append(self._index_problem)
+        if self._index_problem is not None:
+            # transient while a segment is being made (the release makes the index first) or truncated (ours removes it first)
+            transient = self.size <= HEADER_SIZE or (job.held and self.index_state is None)
+            (passing if transient else findings).append(self._index_problem)
         if (comparison := scan.comparison) is not None:
             if (short := comparison.short(scan.last_id, at_least=scan.unread_tail)) is not None:
                 passing.append(short.finding(job.files))
@@ -402,20 +418,20 @@ class SegmentCheck:
         return _Assessment(tuple(findings), tuple(passing), excess, report)
 
     def _of_another(self) -> tuple[Finding, ...]:
-        """Whether the records behind a header that is right are another partition's."""
+        """The finding that the records are another partition's although the header is right; computed once."""
         if self._strange is None:
             self._strange = ()
             job, why = self.job, None
             if job.partition is not None and not self.data_header_findings:
                 view = SegmentView(job.partition, job.first, self.data_state, self.index_state)
-                with contextlib.suppress(DiskReadError):  # the scan names the places that cannot be read
+                with contextlib.suppress(DiskReadError):  # the scan reports read errors
                     why = stranger(view, self.data, job.partition, job.cluster_key)
             if why is not None:
                 self._strange = (strange_finding(why, job.files),)
         return self._strange
 
     def finish_short(self) -> SegmentReport:
-        """What a data file that ends inside its header means.  Raises FilesChangedError."""
+        """The report on a data file that ends inside its header.  Raises FilesChangedError."""
         watch = self.watch()
         while True:
             self.look_behind()
@@ -435,5 +451,5 @@ class SegmentCheck:
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings of one segment: the data file's before the index's, each by offset."""
+    """The findings of one segment in order: those of the data file first, then by offset."""
     return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))

@@ -1,4 +1,4 @@
-"""A segment to check, and what came out of it: the values that pass between the planning and the checking of segments."""
+"""The input and the result of a segment's check: `SegmentJob` and `SegmentReport`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from waltzctl.formats.segment import segment_name
 
 @dataclass(frozen=True, slots=True)
 class SegmentJob:
-    """A segment and what its surroundings say about it.
+    """A segment to check, and what is known about it from its surroundings.
 
     ======================= ==================================================================================
-    `directory`             where its two files are
-    `first`                 the transaction id in their name
-    `partition`             None where nothing tells it; so with `cluster_key` and `local_low_water_mark`
-    `last`                  no data file with a larger id was there when this was planned
+    `directory`             the directory of its two files
+    `first`                 the transaction id in their names
+    `partition`             None where it is not known; the same for `cluster_key`, `local_low_water_mark`
+    `last`                  there was no data file with a larger id when the job was made
     `storage`               the storage directory that remedies name
-    `held`                  a process holds that directory, so that files may grow while they are read
+    `held`                  a process holds the lock of `storage`, so that files may grow while they are read
+    `name`                  the name of the data file if it is not that of a segment (a stray)
+    `bytes`                 the size of the data file when the job was made
+    `following`             the id in the name of the next data file; None without one, or if not looked for
+    `hash_to`               hash the first so many bytes of the data file; None: no hash
+    `durable_to`            the last transaction that is proven to have been durable in the partition
+                            (`engine.log.evidence`); -1 for none
     ======================= ==================================================================================
     """
 
@@ -38,18 +44,13 @@ class SegmentJob:
     local_low_water_mark: int | None = None
     held: bool = False
     name: str | None = None
-    """Name of the data file where it is not the usual one."""
     bytes: int = 0
-    """Size of the data file when it was planned."""
     following: int | None = None
-    """The id in the name of the next data file; None where there is none, or none was looked for."""
     hash_to: int | None = None
-    """So many bytes of the data file, from its beginning, are hashed on the way; None: none are."""
     durable_to: int = -1
-    """The last transaction that the partition's marks and files prove to have been durable (`engine.log.evidence`)."""
 
     _paths: tuple[PurePath, PurePath] | None = field(default=None, init=False, repr=False, compare=False)
-    """Of both files, made when they are first asked for: a check asks nine times, a plan never."""
+    """The paths of both files, made at the first use: a check uses them nine times, the planning of jobs never."""
 
     @property
     def data_path(self) -> PurePath:
@@ -69,17 +70,17 @@ class SegmentJob:
 
     @property
     def where(self) -> Where:
-        """Its partition, for what is told of more than this segment."""
+        """The segment's partition, as the place of a finding."""
         return Where(self.storage, self.partition, self.directory)
 
     @property
     def files(self) -> SegmentFiles:
-        """Its files, for what is told of them."""
+        """The segment's files, as the place of a finding."""
         return SegmentFiles(self.where, self.first, self.data_path, self.index_path)
 
     @property
     def expected(self) -> Expected:
-        """What its headers have to say."""
+        """What the segment's headers must contain."""
         return Expected(self.first, self.partition, self.cluster_key)
 
     def finding(
@@ -94,7 +95,7 @@ class SegmentJob:
         length: int | None = None,
         missing: int | None = None,
     ) -> Finding:
-        """A finding in the data file, or in the index."""
+        """A finding about the data file, or with `index` about the index file."""
         return self.files.finding(
             code,
             message,
@@ -107,30 +108,30 @@ class SegmentJob:
         )
 
     def short_header(self, size: int, entries: int) -> Finding:
-        """The data file has `size` bytes, fewer than a header; its index has `entries` entries."""
+        """The finding that the data file has `size` bytes, fewer than its header; its index has `entries` entries."""
         return loss_finding(ShortHeader(self.first, size, entries, self.following), self.where)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """What a check of one segment says.  Ids are transaction ids.
+    """The result of the check of one segment.  Ids are transaction ids.
 
     =============== ==========================================================================================
-    `begins`        of the first record: that in the name or that in the header, whichever the data supports
-    `last_id`       of the last intact record; None without any
-    `accounted`     of the last record that is here, intact or damaged; `begins` - 1 without any
-    `uncertain`     whether records may follow that one, as the end was not read or not understood
-    `next_id`       with which the next segment must begin; None where damage at the end leaves that open
-    `index_end`     behind the index's last entry; None without an index
-    `records`       intact records that were counted
-    `findings`      what is wrong, data file first, by offset; without `index_excess`
-    `index_excess`  that the index lists more than is here.  Apart from the others: a gap behind this segment
-                    says the same with more right, and only who sees both segments can tell
-    `torn`          whether it has a torn tail
-    `gone`          whether the files went away while they were read
-    `finished`      False when the time was over first
-    `states`        data file and index as they were when they were read
-    `digest`        of the bytes that the job asked to be hashed, where the file has so many
+    `begins`        the id of the first record, in the name or in the header, whichever the data confirms
+    `last_id`       the id of the last intact record; None without any
+    `accounted`     the id of the last record, intact or damaged; `begins` - 1 without any
+    `uncertain`     whether records may follow `accounted`, because the end was not read or is not decided
+    `next_id`       the id with which the next segment must begin; None where damage at the end leaves it open
+    `index_end`     the id after the index's last entry; None without an index
+    `records`       number of intact records
+    `findings`      those of the data file first, then by offset; without `index_excess`
+    `index_excess`  the finding that the index has more entries than the data file has records.  It is kept
+                    apart because a gap after this segment, which this check does not see, replaces it
+    `torn`          whether the segment has a torn tail
+    `gone`          whether the files were removed while they were read, or changed at every attempt
+    `finished`      False when the time limit ended the check
+    `states`        data file and index file when they were read
+    `digest`        of the first `hash_to` bytes; None without that request, or if the file is shorter
     =============== ==========================================================================================
     """
 
@@ -152,7 +153,7 @@ class SegmentReport:
 
     @property
     def stretch(self) -> Stretch:
-        """What its neighbours and its partition have to know of it."""
+        """The segment as its neighbours and its partition need to know it."""
         return Stretch(
             self.job.first,
             self.begins,

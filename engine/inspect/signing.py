@@ -1,4 +1,4 @@
-"""Ed25519 keys in PEM files: who has the private one signs a manifest, who has the public one believes it."""
+"""Signatures of manifests: Ed25519 keys in PEM files; the private key signs, the public key verifies."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A key and the file that it came from.  `private` is None where the file has the public half only."""
+    """A key and the path of its file.  `private` is None where the file has the public key only."""
 
     path: PurePath
     public: Ed25519PublicKey = field(repr=False)
     private: Ed25519PrivateKey | None = field(default=None, repr=False)
 
     def sign(self, manifest: Manifest) -> Manifest:
-        """The manifest with a signature.  Raises InvalidRequestError where only the public half is known."""
+        """The manifest with a signature.  Raises InvalidRequestError without a private key."""
         if self.private is None:
             raise InvalidRequestError(
                 f"{self.path}: a public key, and a manifest is signed with the private one", advice=_ADVICE
@@ -38,7 +38,7 @@ class SigningKey:
         return replace(manifest, signature=Signature(self.public.public_bytes_raw().hex(), signature))
 
     def objection(self, manifest: Manifest) -> str | None:
-        """Why a manifest is not believed; None when it bears this key's signature."""
+        """Why a manifest is rejected; None if its signature by this key is valid."""
         from cryptography.exceptions import InvalidSignature
 
         if manifest.signature is None:

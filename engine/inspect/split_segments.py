@@ -1,4 +1,4 @@
-"""A large segment, read by several threads at once: each takes a part that begins where the index proves a record to begin."""
+"""The check of a large segment by several threads: each scans a part that begins at a record that the index proves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PART = 64 << 20
 
 
 class SplitSegment:
-    """The check of one segment in parts.  Work begins at once; `result` joins the parts."""
+    """The check of one segment in parts.  The scans are started by the constructor; `result` joins them."""
 
     def __init__(self, job: SegmentJob, options: VerifyOptions, limits: ReadLimits, pool: ThreadPoolExecutor) -> None:
         self._job = job
@@ -27,12 +27,12 @@ class SplitSegment:
         try:
             check = SegmentCheck(job, limits).__enter__()
         except (FilesChangedError, DiskReadError):
-            return  # looked at once more as a whole, where that becomes a finding
+            return  # `result` checks it as a whole, where the error becomes a finding
         self._check = check
         try:
             parts = [] if check.short else check.parts(PART)
         except DiskReadError:
-            parts = []  # the index cannot be read: as a whole, where that becomes a finding
+            parts = []  # the index cannot be read: checked as a whole, where the error becomes a finding
         scans = [(check.range_scan(part.start, part.first), part.stop) for part in parts]
         self._parts = [(scan, stop, pool.submit(_advance, scan, stop)) for scan, stop in scans]
 
@@ -53,7 +53,7 @@ class SplitSegment:
             self.close()
 
     def close(self) -> None:
-        """Let go of the files; a second call does nothing.  No part may be in work any more."""
+        """Close the files; a second call does nothing.  No scan may be running."""
         if self._check is not None:
             self._check.__exit__(None, None, None)
 

@@ -1,4 +1,4 @@
-"""status: what an operator wants to know first about a storage directory, without reading its data."""
+"""status: marks, sizes, ids and health of each partition of a storage directory, without reading all data."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One partition.  What cannot be told is None.
+    """One partition.  A value that is not known is None.
 
-    `bytes` counts data and index files; `records` and the ids come from both ends of each segment.  `last_written` is the time
-    of the last change of a data file, RFC 3339 in UTC.  `health`: ok, repairable, damaged or unassigned; `findings` says
-    why.
+    `bytes`: size of data and index files together.  `records` and the ids come from both ends of each segment.  `last_written`:
+    time of the last change of a data file, RFC 3339 in UTC.  `health`: ok, repairable, damaged or unassigned; `findings` are the
+    reasons.
     """
 
     partition: int
@@ -56,8 +56,8 @@ class PartitionStatus:
 class StorageStatus:
     """A storage directory, or a node by its URL.
 
-    `locked_by` is the process that holds the directory: 0 when that is unknown, None when nobody does.
-    `findings` are those that belong to no partition.
+    `locked_by`: id of the process that holds the directory's lock; 0 when the id is unknown, None when the lock is free.
+    `findings`: those that belong to no partition.
     """
 
     path: PurePath | str
@@ -72,7 +72,9 @@ class StorageStatus:
 def storage_status(
     path: PurePath, partitions: Collection[int] | None = None, executor: TaskExecutor | None = None
 ) -> StorageStatus:
-    """Look at a storage directory: headers, index lengths, both ends of each segment; with an `executor` its workers look.
+    """The status of a storage directory, from headers, index sizes and both ends of each segment.
+
+    With an `executor` its workers read the segments.
 
     Raises NotWaltzError; InvalidRequestError when `path` is a part of a storage directory or has no such partition;
     DiskReadError.
@@ -88,10 +90,10 @@ def storage_status(
         try:
             availability = read_availability(storage, control)
         except DamageError:
-            availability = {}  # the marks cannot be understood: unknown, and no reason to say nothing else
+            availability = {}  # the marks are damaged: availability is unknown, everything else is still reported
     limits = ReadLimits()
     described: dict[int, PartitionStatus] = {}
-    own: dict[int | None, list[Finding]] = {}  # in one pass: a control file can have as many findings as partitions
+    own: dict[int | None, list[Finding]] = {}  # grouped once: a control file can have as many findings as partitions
     for one in around.findings:
         own.setdefault(one.partition, []).append(one)
     every = list(partition_runs.runs(scope, around, limits, partitions))

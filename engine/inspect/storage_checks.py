@@ -1,4 +1,6 @@
-"""What lies in a storage directory beside partitions and control file: strangers, the ledger, repairs that were interrupted."""
+"""Checks of a storage directory besides partitions and control file: unknown files, state files, the ledger of accepted
+losses, interrupted repairs.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +22,24 @@ from waltzctl.formats.control import ControlFile
 
 
 def storage_findings(scope: Scope, around: ScopeSurroundings, limits: ReadLimits) -> Iterator[Finding]:
-    """What lies in the storage directory beside partitions and control file."""
+    """All findings of this module; none if the scope is not a whole storage directory."""
     storage = scope.storage
     if not scope.whole or storage is None:
         return
-    yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, _strangers(scope, around))
+    yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, _unknown_files(scope, around))
     yield from ledger_findings(scope, around)
     control = around.control if around.control is not None and around.control.size_fits else None
     yield from state_file_findings(storage, control, {one.number for one in scope.partitions.values()})
-    if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
+    if limits.exclusive or not around.held:  # while another process holds the lock, its repair may be running
         yield from _interrupted(storage)
 
 
 def state_file_findings(
     storage: PurePath, control: ControlFile | None, numbers: Container[int | None]
 ) -> Iterator[Finding]:
-    """Files of our own without which no node opens the directory, or one of these partitions.
+    """Findings about damaged state files, without which our node does not open the directory, or a partition in `numbers`.
 
-    `control` None: nothing tells of how many partitions there are sessions.
+    `control`: gives the number of partitions; with None the file of sessions is not checked.
     """
     try:
         load_marks(storage)
@@ -57,12 +59,12 @@ def state_file_findings(
 
 
 def _state_file_damaged(path: PurePath, error: DamageError, storage: PurePath, partition: int | None = None) -> Finding:
-    """What a node says of the file when it starts; the finding names the path apart."""
+    """The finding with the message of the node's start, without the path, which is an attribute of the finding."""
     return state_file_damaged(path, error.message.removeprefix(f"{path}: "), storage, partition)
 
 
-def _strangers(scope: Scope, around: ScopeSurroundings) -> tuple[PurePath, ...]:
-    """Names that belong to nothing; a journal that is in force, in the directory itself, belongs to it."""
+def _unknown_files(scope: Scope, around: ScopeSurroundings) -> tuple[PurePath, ...]:
+    """The unknown files of the storage directory, without its commit journal if that is in force."""
     if not scope.unknown or scope.storage is None or around.control is None or not around.control.header.journaled:
         return tuple(scope.unknown)
     from waltzctl.engine.storage.journal_state import look_at_journal
@@ -72,16 +74,16 @@ def _strangers(scope: Scope, around: ScopeSurroundings) -> tuple[PurePath, ...]:
 
 
 def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:
-    """That nobody knows of all losses that were accepted; whoever names those says so."""
+    """The finding that the ledger is damaged, so that not all accepted losses are known."""
     if scope.whole and scope.storage is not None and around.ledger.fault is not None:
         yield ledger_damaged(ledger_path(scope.storage), around.ledger.fault, scope.storage)
 
 
 def unnamed_losses(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:
-    """That records may be missing of which nobody can say the ids, for whoever reads records and not the control file.
+    """Findings that records with unknown ids may be missing, for commands that read records and do not report the control file.
 
-    A commit journal that is in force: what a node's death left in it may not be in the segments.  A node that runs has written to
-    its segments what it acknowledged, and whoever reads sees it there.
+    These are a damaged ledger, and a commit journal in force: after a crash, records may be in the journal only.  (A running node
+    has written the records that it acknowledged to the segments, too, so readers see them.)
     """
     yield from ledger_findings(scope, around)
     for one in around.state.findings:
@@ -91,7 +93,7 @@ def unnamed_losses(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]
 
 def _interrupted(storage: PurePath) -> Iterator[Finding]:
     if not places.on_this_machine(storage) or not places.exists(storage / disk.STATE_DIRECTORY / disk.QUARANTINE):
-        return  # nothing was ever repaired here: the import below is saved as well
+        return  # there was never a repair here; this saves the imports below
     from waltzctl.engine.durable.quarantine import interruptions
     from waltzctl.engine.storage.store import STORE
 

@@ -1,4 +1,4 @@
-"""Data files under names that no node gives, as findings: whether a release starts with them, and what they hide."""
+"""Findings about strays (data files whose names are not those of segments): does a release start with them, what do they hold."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def stray_findings(
     known: Callable[[], Sequence[SegmentReport]],
     check: Callable[[SegmentJob], SegmentReport],
 ) -> Iterator[Finding]:
-    """A finding for each stray.  `template` says what is known of the partition, `known` gives the reports of its segments.
+    """A finding for each stray.  Raises CutShort.
 
-    `check` looks into a stray's records as the segments were looked into.  Raises CutShort.
+    `template`: a job with the values of the partition.  `known`: returns the reports of its segments.  `check`: checks the
+    records of a stray, to the same extent as those of the segments.
     """
     for stray in strays:
         try:
@@ -41,9 +42,8 @@ def stray_findings(
             held = bool(ids)
             unseen = hidden(ids, [one for report in known() for one in _ids(report)])
         found = Stray(stray.data.path, stray.data.size, verdict.first, verdict.refusal, unseen, held)
-        yield stray_finding(
-            found, context.where, opened=context.assigned is not False
-        )  # a release opens what is assigned
+        # a node opens the partition if it is assigned
+        yield stray_finding(found, context.where, opened=context.assigned is not False)
 
 
 def _ids(report: SegmentReport) -> list[Ids]:

@@ -1,4 +1,4 @@
-"""From the paths of a command line to what is inspected: each thing once, grouped by storage directory."""
+"""Resolves the paths of a command line to the files to inspect: each file once, grouped by storage directory (`Scope`)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlF
 from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
 
 _HEADERS_COMPARED = 1000
-"""Data files whose headers are read to tell whether the control file's key is the one that is wrong."""
+"""Data files whose headers are read, at most, to find out whether the cluster key in the control file is the wrong one."""
 
 
 @dataclass(slots=True)
 class PartitionScope:
-    """A partition directory, or some of its segments, that was asked for.
+    """A partition directory to inspect, or some of its segments.
 
-    `whole`: everything in it.  `files`: data or index files that were named one by one.
+    `whole`: inspect everything in it.  `files`: data or index files that were named individually.  `view`: the listing; None if
+    the directory does not exist or could not be listed, because of `error`.
     """
 
     path: PurePath
@@ -51,16 +52,23 @@ class PartitionScope:
     error: DiskReadError | None = None
 
     def names(self, path: PurePath) -> bool:
-        """Whether a data or index file, or the other one of the pair, was asked for."""
+        """Whether a data or index file, or the other file of the same segment, is to be inspected."""
         return self.whole or any(one.stem == path.stem for one in self.files)
 
 
 @dataclass(slots=True)
 class Scope:
-    """Everything that was asked for of one storage directory, or of what lies outside any.
+    """Everything to inspect in one storage directory, or in a partition directory outside of one.
 
-    `storage` is None outside; `control_path` is what partitions are checked against and, with `check_control`, itself
-    checked.  `whole`: the storage directory itself was named.
+    ================= ==========================================================================================
+    `storage`         the storage directory; None outside of one
+    `control_path`    its control file, with which the partitions are compared; None outside of one
+    `whole`           the storage directory itself was named
+    `check_control`   check the control file itself as well
+    `partitions`      by a key that is the same for all paths to a directory
+    `temporary`       files in `storage` that a process was writing when it ended
+    `unknown`         other entries in `storage` that are not part of Waltz
+    ================= ==========================================================================================
     """
 
     storage: PurePath | None
@@ -72,10 +80,10 @@ class Scope:
     unknown: tuple[PurePath, ...] = ()
 
     def partition(self, path: PurePath, number: int | None) -> PartitionScope:
-        """The scope of a partition directory, made when it is first named.
+        """The scope of a partition directory, created at the first call.
 
-        In a storage directory its name tells it, as it does a node: where a link leads to the directory of another partition,
-        that is a second partition with the files of the first.
+        In a storage directory a partition is identified by its name, as for a node: a link to the directory of another partition
+        is a second partition with the same files.
         """
         own = self.storage is not None and number is not None
         key = f"{places.identity(path.parent)}/{path.name}" if own else places.identity(path)
@@ -96,7 +104,7 @@ class Scope:
                     yield segment
 
     def segment_jobs(self, partition: PartitionScope, template: SegmentJob) -> Iterator[SegmentJob]:
-        """The segments to check, in order; `template` says what is known of the partition."""
+        """The segments to check, in the order of their names; `template` has the values of the partition."""
         view = partition.view
         present = [] if view is None else view.data_segments
         behind = [*(segment.first_transaction_id for segment in present[1:]), None]
@@ -114,7 +122,7 @@ def _job(
 
 
 def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[SegmentJob]:
-    """Data files that were named on the command line and are not called as a node would call them."""
+    """Data files that were named on the command line and whose names are not those of segments."""
     done = set()
     for path in partition.files:
         data = path if path.name.endswith(SEGMENT_SUFFIX) else path.with_suffix(SEGMENT_SUFFIX)
@@ -127,10 +135,9 @@ def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[Segm
 
 
 def plan(paths: Iterable[PurePath], partitions: Collection[int] | None) -> list[Scope]:
-    """What is to be inspected.
+    """The scopes of all `paths`, restricted to `partitions` (None: all).
 
-    Raises NotWaltzError, InvalidRequestError for a partition that cannot be or is not the one that a path names,
-    DiskReadError.
+    Raises NotWaltzError, DiskReadError; InvalidRequestError for a partition that does not exist, or that contradicts a path.
     """
     scopes: dict[str, Scope] = {}
     for path in paths:
@@ -202,10 +209,10 @@ def check_chosen(control: ControlFile | None, partitions: Collection[int]) -> No
 
 @dataclass(frozen=True, slots=True)
 class ScopeSurroundings:
-    """What a scope's control file says, for the checks of everything else.
+    """The control file, lock and ledger of a scope, with which everything else is compared.
 
-    `held`: a process holds the storage directory.  `cluster_key` is the one that headers are compared with.  `ledger`: the losses
-    that were accepted in it.
+    `held`: a process holds the directory's lock.  `cluster_key`: the one with which headers are compared.  `findings`: those
+    about the control file.  `ledger`: the accepted losses.
     """
 
     state: ControlState
@@ -220,12 +227,12 @@ class ScopeSurroundings:
         return self.state.control
 
     def local_low_water_mark(self, partition: int | None) -> int | None:
-        """The mark that is in force; None where there is none."""
+        """The local low-water mark in force; None where it is not known."""
         current = self._current(partition)
         return None if current is None else current.local_low_water_mark
 
     def session_id(self, partition: int | None) -> int | None:
-        """The session that is in force; None where nothing tells it."""
+        """The session id in force; None where it is not known."""
         current = self._current(partition)
         return None if current is None else current.session_id
 
@@ -236,7 +243,7 @@ class ScopeSurroundings:
 
 
 def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: bool = False) -> ScopeSurroundings:
-    """Read the control file of a scope, and tell whether it is itself what disagrees with everything else."""
+    """Read and check the control file of a scope, also whether its cluster key is wrong, as all segments have another one."""
     if scope.control_path is None:
         return ScopeSurroundings(ControlState(None), False, None, ())
     storage = scope.storage
@@ -277,7 +284,10 @@ def _ledger(storage: PurePath | None) -> Ledger:
 
 
 def _key_of_all(scope: Scope, key: uuid.UUID | None) -> uuid.UUID | None:
-    """The key on which all data files agree, if it is not `key` and there are at least two of them."""
+    """The cluster key that all data files have, if it is not `key` and there are at least two of them.
+
+    If `key` is None, the most frequent one.
+    """
     seen: Counter[uuid.UUID] = Counter()
     for partition in scope.partitions.values():
         for segment in () if partition.view is None else partition.view.data_segments:

@@ -1,7 +1,8 @@
-"""Losses where there is nothing to read: in front of a partition's first segment, behind its last, of indexes without data.
+"""Losses that reading the records does not show: before a partition's first segment, after its last one, and in data files
+of which only the index is left.
 
-For whoever reads records and checks no segments: dump, stats, compare and Spark.  They are found by both ends of a few segments,
-and only where ids are wanted that may be among them; what is missing between two segments, whoever reads both can tell.
+For commands that read records without checking segments: dump, stats, compare and Spark.  Both ends of a few segments are read
+for it, and only if the requested ids may be among the missing ones.  Gaps between segments are found by the reading itself.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from waltzctl.formats.segment import RECORD_OVERHEAD
 
 
 def nothing_in_front(job: SegmentJob, span: Span, limits: ReadLimits) -> bool:
-    """Whether the first segment tells by its own two ends that `losses_in_front` has nothing to tell.  Raises CutShort."""
+    """Whether both ends of the first segment prove that `losses_in_front` would yield nothing.  Raises CutShort."""
     if not _meets(span, (0, max(1, job.first))):
-        return False  # it is not opened for ids that are not asked for
+        return False  # the segment is not opened for ids that are not requested
     report = check_segment(job, ENDS_ONLY, limits)
     return not report.gone and _gap_in_front([report]) is None
 
 
 @dataclass(frozen=True, slots=True)
 class KnownEnd:
-    """A partition's end as a listing showed it; `fingerprint`: of the names that were there.
+    """The end of a partition at the time of a listing; `fingerprint` is that of its names (`names_fingerprint`).
 
-    Of partitions that could only have lost something there: no index lacks its data, and nothing was given up.
+    Only of partitions without accepted losses and without indexes that lack their data file, so that nothing but the end of the
+    last segment can be missing.
     """
 
     last: SegmentJob
@@ -44,7 +46,7 @@ class KnownEnd:
 
 
 def known_end(run: PartitionRun) -> KnownEnd | None:
-    """The end of a partition, where `losses_behind` needs its last segment only."""
+    """The end of a partition, if `losses_behind` needs its last segment only; else None."""
     view, ordered = run.view, run.in_order()
     if view is None or not run.whole or not ordered or run.context.accepted:
         return None
@@ -54,9 +56,9 @@ def known_end(run: PartitionRun) -> KnownEnd | None:
 
 
 def nothing_behind(known: KnownEnd, context: PartitionContext, span: Span, limits: ReadLimits) -> bool:
-    """Whether `losses_behind` has nothing to tell: the same names are there, and the last segment reaches what they prove.
+    """Whether `losses_behind` would yield nothing: the names are unchanged, and the last segment reaches what they prove.
 
-    Raises CutShort, NotWaltzError where there is no directory any more, DiskReadError.
+    Raises CutShort, DiskReadError; NotWaltzError if the directory was removed.
     """
     if names_fingerprint(context.path) != known.fingerprint:
         return False
@@ -67,18 +69,18 @@ def nothing_behind(known: KnownEnd, context: PartitionContext, span: Span, limit
 
 
 def losses_in_front(run: PartitionRun, span: Span) -> Iterator[Finding]:
-    """Ids in front of the first segment, if any of `span` are missing there.  Raises CutShort."""
+    """The finding about ids missing before the first segment, if any of them is in `span`.  Raises CutShort."""
     for _ in range(ATTEMPTS):
         if not run.jobs or not run.whole:
             return
         view, (first, *behind) = run.view, run.jobs
-        assert view is not None  # which has them
+        assert view is not None  # as there are jobs
         if not _meets(span, (0, max(1, first.first))):
             return
         report = run.by_ends(first)
         if _gap_in_front([report]) is None:
             return
-        # a segment behind it may begin earlier than its name says
+        # a later segment may begin with a smaller id than that in its name
         found = _gap_in_front([report, *map(run.by_ends, behind)])
         if found is None or not _meets(span, (found.first, found.stop)):
             return
@@ -90,9 +92,9 @@ def losses_in_front(run: PartitionRun, span: Span) -> Iterator[Finding]:
 
 
 def losses_behind(run: PartitionRun, span: Span) -> Iterator[Finding]:
-    """Ids behind the last segment, those of data files of which only the index is left, and those that were given up.
+    """Findings about ids missing after the last segment, ids of indexes without a data file, and accepted losses, if in `span`.
 
-    By both ends of a few segments; what is missing between two segments is for whoever reads both.  Raises CutShort.
+    Raises CutShort.
     """
     view = run.view
     if run.beyond or view is None:
@@ -117,7 +119,7 @@ def losses_behind(run: PartitionRun, span: Span) -> Iterator[Finding]:
 
 
 def _at_the_end(run: PartitionRun, span: Span) -> tuple[BelowMark | BelowProof, ...]:
-    """What is missing behind the last segment; only looked for where ids behind its first one are wanted."""
+    """What is missing at the end of the log; nothing is read if `span` ends before the last segment."""
     for attempt in range(ATTEMPTS + 1):
         view, ordered = run.view, run.in_order()
         last = ordered[-1] if ordered else None
@@ -134,13 +136,13 @@ def _at_the_end(run: PartitionRun, span: Span) -> tuple[BelowMark | BelowProof, 
             return ()
     context, proven = run.promised()
     if tuple(run.ends(reports, context, proven)):
-        # a segment in front of the last one is looked at only now: as a rule none reaches further
+        # only now the other segments are read: as a rule none of them reaches further than the last one
         reports = [run.by_ends(job) for job in ordered]
     return tuple(run.ends(reports, context, proven))
 
 
 def _held(run: PartitionRun, ranges: Sequence[Ids]) -> list[Ids]:
-    """The ids of segments that may hold some of `ranges`."""
+    """The ids held by those segments that may hold ids of `ranges`."""
     stops: list[int | None] = [*(job.first for job in run.jobs[1:]), None][: len(run.jobs)]
     able = []
     for job, stop in zip(run.jobs, stops, strict=True):
@@ -152,13 +154,13 @@ def _held(run: PartitionRun, ranges: Sequence[Ids]) -> list[Ids]:
 
 
 def _gap_in_front(reports: Sequence[SegmentReport]) -> Gap | None:
-    """What is missing in front of the earliest of some segments."""
+    """The gap before the first of some segments; None if the log begins with id 0."""
     stretches = sorted((one.stretch for one in reports), key=lambda one: one.begins)
     return next((one for one in joints(stretches[:1], 0) if isinstance(one, Gap)), None)
 
 
 def _meets(span: Span, *ranges: tuple[int, int | None]) -> bool:
-    """Whether ids of one of `ranges` (the first, and the one behind the last; None: without end) are in a span."""
+    """Whether a half-open range of `ranges` (its stop None: without end) has ids in a span."""
     low, high = span
     return any(
         (high is None or first <= high) and (low is None or stop is None or stop > low) for first, stop in ranges

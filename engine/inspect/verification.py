@@ -1,4 +1,4 @@
-"""What a verification is asked for, and what it says in the end."""
+"""The options of a verification, and its summary."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from waltzctl.engine.findings import Code, Finding, Severity, status_of
 
 @dataclass(frozen=True, slots=True)
 class ManifestRequest:
-    """The manifest of the directory: compared with where there is one at `path`, else written there.
+    """The manifest of the directory: if the file `path` exists, compare with it, else write it.
 
-    `key`: an Ed25519 key in PEM form, to sign with or to check the signature; `tool`: what writes it.
+    `key`: the path of an Ed25519 key in PEM form, to sign the manifest or to verify its signature.  `tool`: the name and version
+    of the program, to be stored in the manifest.
     """
 
     path: PurePath
@@ -27,11 +28,20 @@ class ManifestRequest:
 class VerifyOptions:
     """How much is checked, and how.
 
-    `partitions`: only these.  `quick`: structure, index and both ends of each segment, without reading the data.  `sample`:
-    the fraction of the data that is read, above 0 and up to 1; `sample_seed` chooses which, and None is another each time (with
-    `resume` the one of the run that is continued).  `max_duration`: seconds.
-    `limit_rate`: bytes per second.  `resume`: a file that remembers the finished segments; it must not lie inside what is
-    inspected.  `threads`: None is one for each processor.
+    =============== =============================================================================================
+    `partitions`    check only these; None: all
+    `quick`         check structure, index and both ends of each segment, without reading the data
+    `sample`        the fraction of the data that is read, above 0 and up to 1; None: all
+    `max_duration`  in seconds
+    `limit_rate`    in bytes per second
+    `resume`        the state file with the finished segments; not inside of an inspected directory
+    `threads`       None: one for each processor
+    `sample_seed`   chooses the sample; None: a random one, or with `resume` that of the state file
+    `ends_only`     with `quick`: do not check that the entries of the whole index rise, either
+    `for_released`  report also whether release 0.13.2 would start on each storage directory
+    `exclusive`     the caller holds the directory's lock: half-written records are damage
+    `manifest`      compare the directory with its manifest, or write one
+    =============== =============================================================================================
     """
 
     partitions: Collection[int] | None = None
@@ -43,16 +53,12 @@ class VerifyOptions:
     threads: int | None = None
     sample_seed: int | None = None
     ends_only: bool = False
-    """With `quick`: leave the bodies of the indexes unread too."""
     for_released: bool = False
-    """Also say whether release 0.13.2 would start on each storage directory."""
     exclusive: bool = False
-    """The caller holds the directory's lock: whatever looks half-written is."""
     manifest: ManifestRequest | None = None
-    """Compare the directory with its manifest, or write one."""
 
     def check(self) -> None:
-        """Raise InvalidRequestError for a value that cannot be meant."""
+        """Raise InvalidRequestError for an invalid value."""
         if self.sample is not None and not 0 < self.sample <= 1:
             raise InvalidRequestError(f"the sample must be above 0 and up to 100 %, not {self.sample:%}")
         if self.quick and self.sample is not None:
@@ -67,13 +73,13 @@ class VerifyOptions:
             self._check_manifest()
 
     def seeded(self) -> VerifyOptions:
-        """These options, with a seed drawn where a sample is wanted and nobody chose it."""
+        """These options, with a random seed if there is a sample without one."""
         if self.sample is None or self.sample_seed is not None:
             return self
         return replace(self, sample_seed=secrets.randbits(63))
 
     def _check_manifest(self) -> None:
-        """A manifest speaks of every byte; whatever leaves some unread makes it a half-truth."""
+        """A manifest has the hash of every file, so options that leave bytes unread are refused."""
         for given, why in (
             (self.quick, "quick reads no data"),
             (self.partial, "a sample leaves data unread"),
@@ -87,24 +93,30 @@ class VerifyOptions:
 
     @property
     def partial(self) -> bool:
-        """Whether parts of the data are left out on purpose."""
+        """Whether parts of the data are left unread on purpose."""
         return self.quick or (self.sample is not None and self.sample < 1)
 
 
 ENDS_ONLY = VerifyOptions(quick=True, ends_only=True)
-"""For whoever asks of a segment only where it begins and ends."""
+"""Options to find out the first and the last record of a segment only."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
-    """What a verification found, in numbers.
+    """The summary of a verification.
 
-    `status` is clean, repairable or damaged; `exit_status_name` the name of the exit status.  `bytes` counts what was read
-    and checked; `damage`, `repairable` and `notes` count findings.  `complete` is False when data was left unread: by quick
-    or sample, by a time limit, or by an interrupt.  `manifest`, where one was asked for: *written*, *not-written* (the directory
-    is not clean, or was not read to its end), *matches*, *differs*, *not-compared* (cut short), *not-believed* (it is damaged, or
-    not signed as it should be).  `released_starts`: whether release 0.13.2 would start on every directory; None when that was not
-    asked for, or not answered before the end.
+    =================== =========================================================================================
+    `status`            clean, repairable or damaged
+    `exit_status_name`  the name of the exit status
+    `bytes`             bytes that were read and checked
+    `damage`            number of findings of this severity; likewise `repairable` and `notes`
+    `complete`          False when data was left unread: by quick or sample, a time limit or an interrupt
+    `manifest`          None if not requested; *written*; *not-written* (the directory is not clean, or was not
+                        read to its end); *matches*; *differs*; *not-compared* (the verification ended before);
+                        *not-believed* (the manifest is damaged, or its signature is missing or wrong)
+    `released_starts`   whether release 0.13.2 would start on every directory; None if not requested, or if the
+                        verification ended before
+    =================== =========================================================================================
     """
 
     status: str
@@ -148,5 +160,5 @@ class Tally:
 
     @property
     def exit_status_name(self) -> str:
-        """As `status`; io-error when nothing worse is known than that something could not be read."""
+        """As `status`, but io-error if all findings of severity damage are read errors."""
         return "io-error" if 0 < self.damage == self.read_errors else self.status

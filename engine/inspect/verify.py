@@ -1,8 +1,13 @@
-"""verify: read everything, change nothing, name every damage once.
+"""verify: read everything, change nothing, report every damage once.
 
-The way of a verification: what the paths name (`targets`), the control file, then segment by segment, in order and at
-most a few ahead of each other in threads, then each partition as a whole.  Findings come in the order of paths, partitions and
-segments, whatever the number of threads.
+Order of a verification:
+
+1. the paths are resolved to storage directories, partitions and files (`targets`);
+2. the control file is checked;
+3. the segments are checked one by one, a few ahead of the reporting in threads;
+4. each partition is checked as a whole.
+
+Findings come in the order of paths, partitions and segments, whatever the number of threads.
 """
 
 from __future__ import annotations
@@ -39,9 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["VerifyOptions", "VerifySummary", "verify"]
 
 _WORTH_THREADS = 8 << 20
-"""Bytes below which one thread is done before a second has begun."""
+"""Bytes below which threads are not worth their start."""
 _AHEAD = 3
-"""Segments for each thread that may be in work or wait for their turn to be reported."""
+"""Segments per thread, at most, that are being checked, or checked and waiting for their turn to be reported."""
 
 
 def verify(
@@ -52,14 +57,13 @@ def verify(
 ) -> Iterator[Finding | VerifySummary]:
     """Findings of everything that `paths` name, in order, and a summary as the last item.
 
-    A path is a storage directory, a partition directory, or a control, data or index file; each is inspected once.
-    Nothing is written but the state file of `options.resume` and the manifest of `options.manifest`, nothing is locked, and a
-    directory that a node is writing is no difficulty.  An interrupt from the keyboard ends the verification with an incomplete
-    summary.  With an `executor` its workers check the segments, and findings come when all of them are done; otherwise threads of
-    this process do.
+    A path is a storage directory, a partition directory, or a control, data or index file; each is inspected once.  Only the
+    state file of `options.resume` and the manifest of `options.manifest` are written; nothing is locked, and a node may be
+    writing to the directory.  A KeyboardInterrupt ends the verification with an incomplete summary.  With an `executor` its
+    workers check the segments, and findings come when all of them are done; otherwise threads of this process check them.
 
     Raises NotWaltzError, InvalidRequestError, RefusedError and DiskReadError for paths and options, before the first finding;
-    behind the summary RefusedError, DiskReadError or DiskWriteError when the manifest could not be written.
+    after the summary RefusedError, DiskReadError or DiskWriteError when the manifest could not be written.
     """
     options = options or VerifyOptions()
     options.check()
@@ -82,7 +86,7 @@ def verify(
 
 @dataclass(slots=True)
 class _SegmentStep:
-    """A segment whose turn comes; `result` gives its report, waiting for it where it is in work."""
+    """Report a segment; `result` returns its report, after waiting for a thread that is still checking it."""
 
     run: PartitionRun
     result: Callable[[], SegmentReport]
@@ -90,14 +94,14 @@ class _SegmentStep:
 
 @dataclass(slots=True)
 class _PartitionEnd:
-    """Every segment of a partition has been reported."""
+    """Check a partition as a whole: all of its segments have been reported."""
 
     run: PartitionRun
 
 
 @dataclass(slots=True)
 class _Ready:
-    """Findings that need no waiting."""
+    """Report findings that are known already."""
 
     findings: tuple[Finding, ...]
 
@@ -123,8 +127,8 @@ class _Verification:
         self._options = options
         self._state = state
         self._progress = progress
-        self._crew = executor
-        self._assigned: list[SegmentJob] = []
+        self._executor = executor
+        self._jobs: list[SegmentJob] = []  # for the executor
         self._reports: list[SegmentReport] = []
         self._opened = contextlib.ExitStack()
         self._tally = Tally()
@@ -143,7 +147,7 @@ class _Verification:
         self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1
 
     def _expected_bytes(self) -> int:
-        """About how much will be read, for progress and for the choice of means."""
+        """About how many bytes will be read, for progress and for the choice of kernel and threads."""
         if self._options.quick:
             return sum(scope.index_bytes() for scope in self._scopes)
         data = sum(scope.data_bytes() for scope in self._scopes)
@@ -154,8 +158,8 @@ class _Verification:
     def run(self) -> Iterator[Finding | VerifySummary]:
         """Findings, and the summary."""
         self._progress.start("verify", self._total)
-        if self._crew is None:
-            kernels.choose(self._total)  # many small segments are worth compiled code as much as a large one
+        if self._executor is None:
+            kernels.choose(self._total)  # by the total: many small segments justify compiled code as one large one does
         interrupted = False
         pool = ThreadPoolExecutor(self._threads, "verify") if self._threads > 1 else None
         try:
@@ -196,7 +200,7 @@ class _Verification:
         )
 
     def _write_manifest(self) -> None:
-        """Write the manifest that was asked for, if everything was read and nothing is wrong."""
+        """Write the requested manifest, if everything was read and nothing is wrong."""
         if self._vouching is None or not self._vouching.writing:
             return
         if self._done and self._tally.status == "clean":
@@ -208,7 +212,7 @@ class _Verification:
                 self._failure = error
 
     def _findings(self, pool: ThreadPoolExecutor | None) -> Iterator[Finding]:
-        """What is wrong in itself, then where it is not what its manifest says."""
+        """The findings of the verification, then the differences from the manifest."""
         yield from self._own_findings(pool)
         if self._vouching is not None and not self._cut:
             try:
@@ -217,13 +221,12 @@ class _Verification:
                 self._cut = True
 
     def _own_findings(self, pool: ThreadPoolExecutor | None) -> Iterator[Finding]:
-        """Take steps in order, starting work on segments a little ahead."""
-        if self._crew is not None:
+        """Take the steps in order; the checks of segments are started a few steps ahead."""
+        if self._executor is not None:
             steps = list(self._steps(None))
             left = self._options.max_duration
             deadline = None if left is None else time.time() + left - self._limits.elapsed
-            jobs = self._assigned
-            self._reports = check_all(jobs, self._options, self._limits, self._crew, deadline=deadline)
+            self._reports = check_all(self._jobs, self._options, self._limits, self._executor, deadline=deadline)
             for step in steps:
                 yield from self._finish(step)
             return
@@ -290,16 +293,16 @@ class _Verification:
         return found.findings
 
     def _start(self, job: SegmentJob, pool: ThreadPoolExecutor | None) -> Callable[[], SegmentReport]:
-        """Begin with a segment; the result is fetched when its turn comes."""
+        """Start the check of a segment; the returned function gives its report."""
         if self._vouching is not None:
             job = replace(job, hash_to=self._vouching.hash_to(job))
         known = None if self._state is None else self._state.recall(job)
         if known is not None:
             self._progress.advance(job.bytes)
             return lambda: known
-        if self._crew is not None:
-            number = len(self._assigned)
-            self._assigned.append(job)
+        if self._executor is not None:
+            number = len(self._jobs)
+            self._jobs.append(job)
             return lambda: self._reports[number]
         if pool is None:
             return lambda: check_segment(job, self._options, self._limits)

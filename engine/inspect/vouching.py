@@ -1,12 +1,19 @@
-"""What ``verify --manifest`` adds to a verification: the manifest of a sound directory, or the comparison with one.
+"""``verify --manifest``: write the manifest of a sound directory, or compare a directory with its manifest.
 
-A manifest names every regular file outside ``.waltzctl`` and those of the partitions that were put aside in it.  The segments are
-hashed while they are checked; the rest (indexes, control file, whatever else lies there) is read once more.
+A manifest lists every regular file outside ``.waltzctl``, and the files of retired partitions inside of it.  Segments are hashed
+while they are checked; the other files (indexes, control file, ...) are read once more for it.
 
-A directory that went on being written still proves what it held: a Waltz log only grows at its end.  So every file must begin
-with the bytes that the manifest names; the last segment of a partition, and its index, may be longer, later segments may have
-come, and the control file may have higher marks.  That is named as growth, for which the manifest does not vouch; everything
-else that differs is damage.
+A node may have gone on writing to the directory since, as a Waltz log only grows at its end.  Differences from the manifest are
+growth (a note), or else damage:
+
+==============================================  =============================================================
+a file                                          growth
+==============================================  =============================================================
+data and index file of a partition's last       is longer, and begins with the bytes in the manifest
+segment
+data and index file of a later segment          is not in the manifest
+the control file                                has higher sessions and marks, or its journal flag changed
+==============================================  =============================================================
 """
 
 from __future__ import annotations
@@ -59,7 +66,7 @@ def listing(storage: PurePath) -> dict[str, FileState]:
 def _collect(directory: PurePath, prefix: str, found: dict[str, FileState]) -> None:
     try:
         names = places.listing(directory)
-    except FileNotFoundError:  # it went away while we looked
+    except FileNotFoundError:  # it was removed meanwhile
         return
     except OSError as error:
         raise DiskReadError(directory, None, error, doing="list") from error
@@ -68,17 +75,15 @@ def _collect(directory: PurePath, prefix: str, found: dict[str, FileState]) -> N
         if numbers is not None:
             if not name.endswith(disk.TEMPORARY_SUFFIX):
                 found[prefix + name] = FileState(path, *numbers)
-        elif _goes_into(path, prefix):
+        elif _descends_into(path, prefix):
             _collect(path, f"{prefix}{name}/", found)
 
 
-def _goes_into(path: PurePath, prefix: str) -> bool:
-    """Whether a name that is no file is a directory of the storage; our own state has a rule of its own."""
-    if not prefix:
-        return path.name != disk.STATE_DIRECTORY and places.is_directory(
-            path
-        )  # a partition may be a link to another disk
-    return places.is_directory(path) and not places.access(path).link(path)  # deeper ones could go in a circle
+def _descends_into(path: PurePath, prefix: str) -> bool:
+    """Whether the files in a directory are listed; `.waltzctl` is not, except for retired partitions (see `listing`)."""
+    if not prefix:  # a partition directory may be a link to another disk
+        return path.name != disk.STATE_DIRECTORY and places.is_directory(path)
+    return places.is_directory(path) and not places.access(path).link(path)  # deeper links could form a cycle
 
 
 def _segment_of(name: str) -> _Segment | None:
@@ -90,7 +95,7 @@ def _segment_of(name: str) -> _Segment | None:
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """The control file as a manifest sees it."""
+    """The control file, and the session and marks in force of each partition (see `PartitionStruct.marks`)."""
 
     control: ControlFile
     partitions: dict[int, tuple[int, int, int]]
@@ -105,13 +110,15 @@ class _Control:
 
 
 class Vouching:
-    """One run's manifest: to be written where there is none, to be compared with where there is one.
+    """The manifest of one verification: compared with if the file exists, else written.
 
-    `hash_to`, `remember` while the segments are checked, then `findings`, then `finish`.
+    Order of calls: `hash_to` and `remember` for each segment that is checked, then `findings`, then `write`.
+
+    `writing`: the file does not exist.  `outcome`: as `VerifySummary.manifest`.
     """
 
     def __init__(self, request: ManifestRequest, scopes: list[Scope]) -> None:
-        """Raises InvalidRequestError, RefusedError for a directory in use that is to be written down, DiskReadError."""
+        """Raises InvalidRequestError, DiskReadError; RefusedError if a manifest is to be written of a directory in use."""
         whole = [scope.storage for scope in scopes if scope.whole and scope.storage is not None]
         if len(scopes) != 1 or not whole:
             raise InvalidRequestError(
@@ -162,41 +169,41 @@ class Vouching:
                 f"{path}: not a manifest: {error}", advice="name another file; none is ever overwritten"
             ) from error
         except DamagedManifestError as error:
-            self._object(Code.MANIFEST_SIGNATURE, f"the manifest is damaged: {error}; nothing was compared with it")
+            self._reject(Code.MANIFEST_SIGNATURE, f"the manifest is damaged: {error}; nothing was compared with it")
             return
         if self._key is None:
             return
         objection = self._key.objection(self._manifest)
         if objection is not None:
-            self._object(
+            self._reject(
                 Code.MANIFEST_SIGNATURE,
                 f"the manifest is not what the owner of {self._key.path} signed: {objection}; nothing was compared with it",
             )
             self._manifest = None
 
-    def _object(self, code: Code, message: str) -> None:
+    def _reject(self, code: Code, message: str) -> None:
         self._unusable = make_finding(code, self._request.path, message)
 
     def other_bytes(self) -> int:
-        """Bytes that are read beside the segments."""
+        """Bytes of the files that are not data files, which are read for their hashes only."""
         return sum(one.size for name, one in self._before.items() if not name.endswith(".seg"))
 
     def hash_to(self, job: SegmentJob) -> int | None:
-        """How much of a segment's data file is to be hashed while it is checked."""
+        """Number of bytes of a segment's data file to hash during its check; None for no hash."""
         if self.writing:
             return job.bytes
         expected = self._expected.get(self._name(job.data_path))
         return None if expected is None or expected.size > job.bytes else expected.size
 
     def remember(self, report: SegmentReport) -> None:
-        """A segment was checked."""
+        """Keep the report, and the digest in it, of a segment that was checked."""
         self._reports[self._name(report.job.data_path)] = report
 
     def _name(self, path: PurePath) -> str:
         return path.relative_to(self._storage).as_posix()
 
     def _digest(self, name: str, size: int, limits: ReadLimits) -> Digest | None:
-        """Of a file's first `size` bytes, read now unless they were hashed before.  Raises DiskReadError, CutShort."""
+        """The digest of a file's first `size` bytes, read now unless its check hashed them.  Raises DiskReadError, CutShort."""
         report = self._reports.get(name)
         if report is not None and report.digest is not None and report.digest.size == size:
             return report.digest
@@ -205,7 +212,7 @@ class Vouching:
     # --- comparing ---------------------------------------------------------------------------------------------------
 
     def findings(self, limits: ReadLimits) -> Iterator[Finding]:
-        """Where the directory is not what the manifest says; nothing where one is to be written.  Raises CutShort."""
+        """The differences from the manifest; none if the manifest is to be written.  Raises CutShort."""
         if self._unusable is not None:
             self.outcome = "not-believed"
             yield self._unusable
@@ -291,7 +298,7 @@ class Vouching:
         yield self._finding(Code.MANIFEST_DIFFERS, path, said, wanted.name)
 
     def _marks_risen(self, path: PurePath) -> str | None:
-        """What to say of a control file that differs, but only as a node's going on explains; None where it does not."""
+        """The message about a control file that differs only by growth (see the module); None if it differs otherwise."""
         assert self._manifest is not None
         try:
             now = _Control.read(path)
@@ -347,10 +354,10 @@ class Vouching:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, limits: ReadLimits) -> None:
-        """Write the manifest, where there is none and the directory is sound, whole and by rename.
+        """Write the manifest to a temporary file and rename it.  The caller has verified that the directory is sound.
 
-        Raises RefusedError when the directory changed meanwhile, or somebody made the file; DiskReadError, DiskWriteError,
-        CutShort.
+        Raises RefusedError when the directory changed meanwhile, or the file was created by another process; DiskReadError,
+        DiskWriteError, CutShort.
         """
         manifest = self._make(limits)
         if listing(self._storage) != self._before:
@@ -371,7 +378,8 @@ class Vouching:
         files = []
         for name, state in self._before.items():
             found = self._digest(name, state.size, limits)
-            files.append(ManifestFile(name, state.size, "" if found is None else found.sha256))  # "": told by `write`
+            # "": the file became shorter, for which `write` refuses the manifest
+            files.append(ManifestFile(name, state.size, "" if found is None else found.sha256))
         partitions = [self._partition(number, control) for number in range(len(control.control.partitions))]
         manifest = Manifest(
             format_time(disk.now_ms()) or "",

@@ -1,1 +1,1 @@
-"""A partition's log on any place, opened once and judged once: what its segments hold, how they join, and what is lost."""
+"""A partition's log, wherever it is stored: how it is read, what its segments hold, how they join, and what is missing."""

@@ -1,4 +1,4 @@
-"""What can be asked of a place that is read: see `engine.log.places` for which there are."""
+"""The read-only file interface, `Access`; its implementations are listed in `engine.log.places`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OpenSource(ByteSource, Protocol):
 
 
 class PlaceKind(enum.Enum):
-    """What stands under a name.  SPECIAL: neither of the others, for instance a FIFO."""
+    """The type of a directory entry.  SPECIAL: neither of the others, for instance a FIFO."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -33,16 +33,19 @@ class PlaceKind(enum.Enum):
 
 
 class Access(Protocol):
-    """How places of one sort are looked at and read.  All that the read-only corridor does to a disk goes through here."""
+    """Read access to one kind of storage (local files, URLs, vaults).
+
+    The read-only commands (verify, dump, compare, Spark) reach storage through this interface only.
+    """
 
     def kind(self, path: PurePath) -> PlaceKind | None:
-        """What stands there, links followed; None for nothing.  Raises DiskReadError for a URL."""
+        """The type of the entry at `path`, links followed; None if there is none.  Raises DiskReadError for a URL."""
 
     def named(self, path: PurePath) -> bool:
-        """Whether the name is there, whatever it leads to.  Raises DiskReadError for a URL."""
+        """Whether the name exists, also as a dangling link.  Raises DiskReadError for a URL."""
 
     def numbers(self, path: PurePath) -> FileNumbers | None:
-        """Of a regular file; None when there is none, or no access."""
+        """Size, modification time and inode of a regular file; None when there is none, or no access."""
 
     def names(self, path: PurePath) -> list[str]:
         """The names in a directory, in order.
@@ -51,31 +54,31 @@ class Access(Protocol):
         """
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
-        """As `names`, each with the numbers of the file; None for what is no regular file."""
+        """As `names`, each with the `numbers` of the file; None for an entry that is no regular file."""
 
     def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
-        """As `names`, each with what stands there, links followed; None for a link that leads nowhere."""
+        """As `names`, each with its type, links followed; None for a dangling link."""
 
     def modified_ns(self, path: PurePath) -> int | None:
-        """When names in a directory changed last; None where that is not known."""
+        """When an entry of a directory was last added or removed, in nanoseconds since 1970; None where that is not known."""
 
     def identity(self, path: PurePath) -> str:
-        """What two ways to the same place have in common."""
+        """A text that is the same for all paths to the same file or directory."""
 
     def absolute(self, path: PurePath) -> PurePath:
-        """Independent of the current directory."""
+        """The path made independent of the current directory."""
 
     def link(self, path: PurePath) -> bool:
-        """Whether the name is a link to another place."""
+        """Whether the name is a symbolic link."""
 
     def special(self, path: PurePath) -> str | None:
-        """What stands under a name that is neither free nor a regular file, in words; None for these two."""
+        """What an entry is that is not a regular file, in words; None for a regular file, or none."""
 
     def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
         """See `directory_lock.lock_holder`."""
 
     def open(self, path: PurePath, size: int | None = None) -> OpenSource:
-        """The bytes of a file.  `size`: as a look a moment ago told, so that an object need not be asked for it again.
+        """Open a file for reading.  `size`: its size if that is known already, which saves a request to an object store.
 
         Raises FileNotFoundError, DiskReadError; for an object whose size is given, only when it is read.
         """
@@ -85,26 +88,26 @@ class Access(Protocol):
 
 
 class ObjectAccess(ABC):
-    """What objects behind URLs and files of backups have in common: no links, no special files, and nobody holds a lock."""
+    """Base of the access to object stores and backups: there are no links, no special files and no locks."""
 
     @abstractmethod
     def open(self, path: PurePath, size: int | None = None) -> OpenSource:
         """See `Access`."""
 
     def link(self, path: PurePath) -> bool:
-        """Nothing is."""
+        """Always False."""
         return False
 
     def special(self, path: PurePath) -> str | None:
-        """Nothing is."""
+        """Always None."""
         return None
 
     def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
-        """Nobody."""
+        """Always None."""
         return None
 
     def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
-        """Behind a look at the object."""
+        """By opening the object, which asks for its size first."""
         with self.open(path) as source:
             data = bytearray(max(0, min(length, source.size() - offset)))
             return bytes(data[: source.read_into(offset, memoryview(data))]) if data else b""

@@ -1,7 +1,7 @@
-"""The judgement of a partition's log: do its segments join, does it reach what is proven to have been durable, what is lost.
+"""The assessment of a partition's log: do its segments join, does it reach what is proven to have been durable, what is missing.
 
-Everything here is a function of values.  Whoever opens a log, verifies it or reads its records looks at the segments in his own
-depth, says of each what it holds (`Stretch`), and asks here; so no two of them differ in what is missing.
+Everything here is a function of values, without I/O.  The callers (opening, verify, dump, ...) read segments to different depths,
+describe each one as a `Stretch`, and call these functions, so that all of them report the same losses.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Ov
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a segment holds, as far as its neighbours are concerned.
+    """The range of ids that a segment holds, as its neighbours need to know it.
 
-    `segment` is the id in its name, `begins` that of its first record.  `next_id`: the id that the next segment must begin with,
-    None where damage at its end leaves that open.  `accounted`: the last id that is here, intact or damaged, `begins` - 1 where
-    there is none; `uncertain`: there may be more.  `listed`: the id behind the last entry of its index, None without one;
-    `excess`: that lists more than is here.  `torn`: it has a torn tail.  `known`: it was read to its end.
+    =========== ==============================================================================================
+    `segment`   the transaction id in its file name
+    `begins`    the id of its first record
+    `next_id`   the id with which the next segment must begin; None where damage at the end leaves that open
+    `accounted` the id of its last record, intact or damaged; `begins` - 1 without any
+    `uncertain` whether records may follow `accounted`
+    `listed`    the id after the last entry of its index; None without an index
+    `excess`    whether the index has entries of records that the data file does not hold
+    `torn`      whether it has a torn tail
+    `known`     whether it was read to its end
+    =========== ==============================================================================================
     """
 
     segment: int
@@ -36,7 +43,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How far the records of a segment go, as a walk to its end found; see `Stretch`."""
+    """How far the records of a segment go, as a scan to its end found; the fields are those of `Stretch`."""
 
     next_id: int | None
     accounted: int
@@ -44,10 +51,11 @@ class Held:
 
 
 def held_by(reached: int, *, torn: bool, explained: int = 0, uncertain: bool = False) -> Held:
-    """`reached`: the id behind the last record that a walk found; `torn`: a torn tail is behind it.
+    """How far a segment goes, from the result of a scan.
 
-    `explained`: so many entries of the index are of records that were lost in that tail, at least one of which was there in any
-    case; `uncertain`: the end was not, or could not be, read.
+    `reached`: the id after the last record found.  `torn`: a torn tail follows that record.  `explained`: number of index entries
+    of records that were lost in the torn tail; at least one record was torn, even where the index has no entry for it.
+    `uncertain`: the end was not read, or could not be.
     """
     open_end = uncertain or (torn and not explained)
     return Held(None if open_end else reached + explained, reached - 1 + max(explained, torn), uncertain)
@@ -55,7 +63,7 @@ def held_by(reached: int, *, torn: bool, explained: int = 0, uncertain: bool = F
 
 @dataclass(frozen=True, slots=True)
 class IndexExcess:
-    """The index of `segment` lists more than its data file holds, and no gap behind it says the same."""
+    """The index of `segment` has more entries than its data file has records, and no gap after the segment explains them."""
 
     segment: int
 
@@ -64,14 +72,18 @@ Joint = Gap | Overlap | IndexExcess
 
 
 def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint]:
-    """Gaps, overlaps and indexes that are too long among segments that stand side by side, in the order of `begins`.
+    """Gaps, overlaps and too long indexes among neighbouring segments.
 
-    `expected`: the id that the first one must begin with; None where the one in front of it is not looked at here.  An index
-    that lists exactly the transactions of the gap behind its segment is nothing of its own: the data file lost its end.
-    What a segment lacks that ends within another one, as that of another partition does, is no gap where that one has it.
+    `stretches`: in the order of `begins`.  `expected`: the id with which the first one must begin; None where the segment in
+    front of it is not among them.
+
+    - An index whose excess entries are exactly those of the gap after its segment is part of that `Gap` (`Gap.listed`), not an
+      `IndexExcess`: the data file lost its end.
+    - Ids that an earlier, longer segment holds are not missing after a segment that ends inside of it (a misplaced file of
+      another partition does).
     """
     before: Stretch | None = None
-    reached = 0  # behind the last id of all segments so far
+    reached = 0  # the id after the last one of all segments so far
     for one in stretches:
         if expected is not None and one.begins > expected:
             expected = min(max(expected, reached), one.begins)
@@ -81,7 +93,7 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
             if not lost_end:
                 yield IndexExcess(before.segment)
         if gap and expected is not None and before is not None and before.torn:
-            # the torn tail counts all up to the next name: the file was cut within a record
+            # the finding about the torn tail counts all ids up to the next name: the file was cut inside a record
             expected = max(expected, min(one.segment, one.begins))
             gap = one.begins > expected
         if gap and expected is not None:
@@ -96,26 +108,27 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
 
 
 def gap_between(before: Stretch | None, behind: Stretch, expected: int) -> Gap:
-    """The gap from `expected` up to a segment; `before` is the one in front of it, None for the first of a log."""
+    """The gap from `expected` up to the segment `behind`; `before` is the segment in front of it, None at a log's beginning."""
     listed = before is not None and before.excess and before.listed == behind.begins
     return Gap(expected, behind.begins, behind.segment, None if before is None else before.segment, listed)
 
 
 def joint(before: Stretch, behind: Stretch) -> Gap | Overlap | None:
-    """How one segment joins the next: None where it does, or where damage at its end leaves that open."""
+    """The gap or overlap between a segment and the next; None where they join, or where damage at the end leaves that open."""
     found = joints((before, behind), before.begins)
     return next((one for one in found if not isinstance(one, IndexExcess)), None)
 
 
 def begun(segment: int, begins: int) -> Stretch:
-    """A segment of which only the beginning was looked at."""
+    """The `Stretch` of a segment of which only the beginning was read."""
     return Stretch(segment, begins, None, begins - 1, known=False)
 
 
 def data_gone(segment: int, entries: int, size: int, held: Sequence[Ids], alike: Callable[[], bool]) -> DataGone:
-    """An index of `entries` entries and `size` bytes without a data file; `held` are the ids in other segments.
+    """The loss that an index of `entries` entries and `size` bytes without a data file shows.
 
-    `alike`: whether these are as the index lists them; only asked where all are held.
+    `held`: ranges of ids that other segments hold.  `alike`: whether their records are those that the index lists; it is called
+    only if other segments hold all ids of the index.
     """
     whole = segment, segment + entries
     lost = tuple(without(whole, held)) if entries else ()
@@ -124,9 +137,10 @@ def data_gone(segment: int, entries: int, size: int, held: Sequence[Ids], alike:
 
 
 def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Iterator[BelowMark | BelowProof]:
-    """Whether a log reaches its local low-water mark (None: nothing tells it), and what its files prove to have been behind that.
+    """What is missing at the end of a log, by its local low-water mark (`mark`, None: not known) and by what its files prove.
 
-    The last of `stretches` is the log's last segment.  What an index without a data file proves is nothing of its own.
+    The last of `stretches` is the log's last segment.  An index without a data file is not used here: it is a loss of its own
+    (`DataGone`).
     """
     last_one = stretches[-1] if stretches else None
     if last_one is not None and (last_one.uncertain or not last_one.known):
@@ -136,7 +150,7 @@ def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Ite
     if mark is not None and last < mark:
         yield BelowMark(last + 1, mark, segment)
     following = max(last, -1 if mark is None else mark) + 1
-    too_long = last_one is not None and last_one.excess  # or else it is being written
+    too_long = last_one is not None and last_one.excess  # without excess the index is merely being written
     by_index = proven.with_data if too_long and segment == proven.index_with_data else 0
     if max(proven.names, by_index) > following:
         stop = max(proven.names, by_index)
@@ -146,9 +160,9 @@ def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Ite
 def losses(
     stretches: Sequence[Stretch], proven: Evidence, mark: int | None, joined: Iterable[Joint]
 ) -> Iterator[Joint | BelowMark | BelowProof]:
-    """What `joints` found, then what is missing at the end.
+    """The `joined` that `joints` found, then what is missing at the end of the log.
 
-    The index of the last segment that proves a loss is not named among the joints: it is no stale one that may be cut.
+    If the too long index of the last segment proves a loss, its `IndexExcess` is left out: that index must not be cut.
     """
     missing = tuple(end(stretches, proven, mark))
     proves = any(isinstance(one, BelowProof) and one.by_index for one in missing)

@@ -1,4 +1,4 @@
-"""A record that is intact while its data is not what came with it, looked at for what is told of it."""
+"""Reads a record with a wrong data checksum again, for the details that its finding shows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from waltzctl.formats.checksums import crc32
 
 
 def bad_data(source: ByteSource, transaction_id: int, offset: int) -> BadData:
-    """The record at `offset`, of which a scan has found that its data checksum differs.  Raises DiskReadError.
+    """The `BadData` of the record at `offset`, whose data checksum a scan has found wrong.  Raises DiskReadError.
 
-    One of more than MOST_HELD bytes of data is not held for a message.
+    A record of more than MOST_HELD bytes of data is not read; length and checksums are None then.
     """
     found = read_record_at(source, offset, expected_id=transaction_id, max_record=MOST_HELD)
     if not isinstance(found, RecordView):

@@ -1,20 +1,21 @@
-"""What proves that transactions were in a partition: the one answer to "what is the next id that may be given away here?".
+"""Evidence of durability: up to which id a partition is proven to have held transactions, and so which id may be assigned next.
 
-Witnesses, of which the highest counts:
+There are five sources of evidence; the highest one counts:
 
 ================================  ===================================================================================
 local low-water mark              everything up to it was durable here when the session began
-a segment's name                  a segment begins only when everything in front of it is durable, so a data file or an index
-                                  that is called after transaction N proves those up to N - 1
-an index without data             it has an entry for each record that its data file had: the file is missing, or ends inside its
-                                  header
-an index with data                entries up to the last checkpoint, for a record behind a checkpoint is only written once index
-                                  and data up to it are durable; what stands behind may be more than a crash left of the data
-ledger of accepted losses         what somebody agreed to lose was here, too
+a segment's name                  a segment is created only when everything below it is durable, so a data or index file with N
+                                  as the first transaction id in its name proves those up to N - 1
+an index without data             it has an entry for each record that its data file had; the data file is missing, or ends
+                                  inside its header
+an index with data                its entries up to the last checkpoint: a record after a checkpoint is written only once index
+                                  and data up to the checkpoint are durable.  Entries after it prove nothing: a crash may leave
+                                  more of the index than of the data
+ledger of accepted losses         a loss that was accepted had been here
 ================================  ===================================================================================
 
-Verify, recover, append and the opening of a storage directory ask here, and compare it with what can be read.  What is proven and
-not there is lost: nobody gives its ids away again, and an index that proves it is not cut to what is left.
+Verify, recover, append and the opening of a storage directory compare this evidence with the records that can be read.  A proven
+transaction that cannot be read is lost: its id is never assigned again, and the index that proves it is not truncated.
 """
 
 from __future__ import annotations
@@ -42,16 +43,22 @@ from waltzctl.formats.segment import (
 MOMENT_MS = 60_000
 """Milliseconds by which the creation times of a data file and its index may be apart."""
 _CHUNK = 8192
-"""Entries that are read together where the last one of an index is zero."""
+"""Entries read per call where the last entry of an index is zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Up to where transactions are proven, by witness: each number is the id behind the last one, 0 where nothing is proven.
+    """Up to which id transactions are proven, by source of evidence: the id after the last proven one, 0 where there is none.
 
-    `index_without_data` is the segment (first id) of the index that `without_data` comes from, and `index_with_data` that of
-    `with_data`; None where there is none.  `listed`: the id behind the last entry of that index, which a crash may have left of
-    records that never reached the disk.
+    ====================== =====================================================================================
+    `mark`                 by the local low-water mark
+    `names`                by the names of data and index files
+    `without_data`         by an index without a data file, that of the segment `index_without_data` (first id)
+    `with_data`            by an index with its data file, that of the segment `index_with_data`
+    `accepted`             by the ledger of accepted losses
+    `listed`               the id after the last entry of the index of `index_with_data`; entries after the last
+                           checkpoint prove nothing
+    ====================== =====================================================================================
     """
 
     mark: int = 0
@@ -65,21 +72,21 @@ class Evidence:
 
     @property
     def next_id(self) -> int:
-        """Below this id every transaction was here once, what was given up since included."""
+        """Every transaction below this id was here once, accepted losses included; it is the next id that may be assigned."""
         return max(self.required, self.accepted)
 
     @property
     def required(self) -> int:
-        """Below this id every transaction must be here now, unless something is lost that nobody has accepted."""
+        """Every transaction below this id must be here; a missing one is a loss, accepted or not."""
         return max(self.mark, self.files)
 
     @property
     def files(self) -> int:
-        """What the partition's files prove, without marks and ledger."""
+        """The id after the last one that the partition's files prove, without mark and ledger."""
         return max(self.names, self.without_data, self.with_data)
 
     def said_by(self) -> str:
-        """The witness of `required`, as a part of a sentence."""
+        """The source of evidence for `required`, as a part of a sentence."""
         if self.mark >= self.files:
             return f"the local low-water mark is {self.mark - 1}"
         if self.with_data == self.required:
@@ -90,9 +97,9 @@ class Evidence:
 
 
 def checkpointed(first: int, entries: int) -> int:
-    """The id behind the last transaction that an index with data proves: `entries` of them, from transaction `first` on.
+    """The id after the last transaction that an index with data proves; the index has `entries` entries from id `first` on.
 
-    The last checkpoint in front of its last entry; the record of that entry itself may never have reached the disk.
+    It is the last checkpoint before the last entry, because the record of the last entry may never have reached the disk.
     """
     return max(first, (first + entries - 1) // CHECKPOINT_INTERVAL * CHECKPOINT_INTERVAL)
 
@@ -100,10 +107,10 @@ def checkpointed(first: int, entries: int) -> int:
 def evidence(
     view: PartitionView | None, local_low_water_mark: int | None, accepted: Iterable[AcceptedLoss] = ()
 ) -> Evidence:
-    """What a partition's files, its mark and the ledger prove.  Reads at most the ends of a few index files.
+    """The evidence in a partition's files, its mark and the ledger.  Reads at most the ends of a few index files.
 
-    `view` None: there is no directory.  `local_low_water_mark` None: nothing tells it.  `accepted`: losses of this partition.
-    An index that cannot be read counts by its length where its data file is gone, and not at all beside one.
+    `view`: None where there is no directory.  `local_low_water_mark`: None where it is not known.  `accepted`: the accepted
+    losses of this partition.  An index that cannot be read counts by its length if it has no data file, else not at all.
     """
     segments = () if view is None else view.segments
     mark = 0 if local_low_water_mark is None else max(0, local_low_water_mark + 1)
@@ -133,7 +140,8 @@ def _without_data(segment: SegmentView) -> bool:
 def _own(segment: SegmentView) -> bool:
     """Whether an index belongs to this segment of this partition.
 
-    By its header; or, where one field of that is wrong, by its time and by entries that lead to this segment's records.
+    Its header decides.  Where one field of the header is wrong, the index still belongs here if it was created at the time of the
+    data file and its entries lead to records of this segment.
     """
     try:
         header = read_segment_header(segment.index)
@@ -150,9 +158,9 @@ def _own(segment: SegmentView) -> bool:
 
 
 def _leads_here(segment: SegmentView) -> bool:
-    """Whether the middle and the last of the entries that lead into the data file lead to their records.
+    """Whether the middle and the last of the entries inside the data file lead to records with their ids.
 
-    Not where all records are equally long: then every index leads here.  Raises DiskReadError, FileNotFoundError.
+    False if all records are equally long: the entries of any such index would.  Raises DiskReadError, FileNotFoundError.
     """
     first, low, high = segment.first_transaction_id, 0, segment.entries
     size = 0 if segment.data is None else segment.data.size
@@ -162,11 +170,11 @@ def _leads_here(segment: SegmentView) -> bool:
             raw = read_bytes(index, entry_position(place, 0), ENTRY_SIZE)
             return int(INDEX_ENTRY.struct.unpack(raw)[0]) if len(raw) == ENTRY_SIZE else -1
 
-        while low < high:  # how many lead into the file
+        while low < high:  # number of entries whose offset is inside the file
             middle = (low + high) // 2
             low, high = (middle + 1, high) if 0 <= entry(middle) <= size - RECORD_OVERHEAD else (low, middle)
         if low < 3:
-            return False  # of one length nobody knows whether others differ
+            return False  # too few to know whether records differ in length
         step = entry(1) - HEADER_SIZE
         if all(entry(place) == HEADER_SIZE + place * step for place in (low // 2, low - 1)):
             return False
@@ -181,11 +189,11 @@ def _leads_here(segment: SegmentView) -> bool:
 
 
 def written_entries(segment: SegmentView) -> int:
-    """Entries of an index up to the last that was written: zeros behind it are space that a crash left of a file's growth.
+    """Number of entries up to the last that is not zero: after a crash the file may end with zeros, allocated but not written.
 
-    By the file's length where it cannot be read.
+    The number by the file's length where the file cannot be read.
     """
-    count, index, chunk = segment.entries, segment.index, 1  # nearly always the last entry says it all
+    count, index, chunk = segment.entries, segment.index, 1  # nearly always the last entry is not zero
     while index is not None and count:
         start = max(0, count - chunk)
         try:

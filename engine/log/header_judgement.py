@@ -1,6 +1,6 @@
-"""What the headers of a data file and of its index say, against the control file, the directory, the name and each other.
+"""Comparison of the headers of a data file and of its index with the control file, the directory, the name and each other.
 
-Every reader of a segment judges its headers here; `engine.findings.headers` has the facts and their sentences.
+Every reader of a segment checks the headers here; `engine.findings.headers` defines the faults and their findings.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the headers of a segment have to say: the id in its name, and what tells of the others (None: nothing)."""
+    """What a segment's headers must contain.  `first`: the id in the file name; `partition`, `cluster_key`: None if not known."""
 
     first: int
     partition: int | None
     cluster_key: uuid.UUID | None
 
     def met_by(self, header: SegmentHeader | None) -> bool:
-        """Whether a header is as it should be; reserved bytes and the time say nothing.  False where there is none."""
+        """Whether a header is as expected; reserved bytes and the time are not compared.  False for None."""
         return (
             header is not None
             and header.version == FORMAT_VERSION
@@ -46,9 +46,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class HeaderVerdict:
-    """What is wrong with the header of a data file (`data`) and with that of its index (`index`).
+    """The faults of a data file's header (`data`) and of its index file's header (`index`).
 
-    `begins` is the id of the first record, as far as it can be told without a scan.
+    `begins`: the id of the first record, as far as headers, name and first record show it.
     """
 
     data: tuple[HeaderFault, ...]
@@ -57,11 +57,11 @@ class HeaderVerdict:
 
     @property
     def data_wrong(self) -> bool:
-        """Whether the data file's header contradicts something; reserved bytes do not."""
+        """Whether the data file's header has a fault other than non-zero reserved bytes."""
         return any(not isinstance(one, ReservedByte) for one in self.data)
 
     def findings(self, files: SegmentFiles) -> tuple[Finding, ...]:
-        """As findings about these files, the data file's first."""
+        """The findings about `files`, those of the data file first."""
         own = [header_finding(one, files, index=False) for one in self.data]
         return (*own, *(header_finding(one, files, index=True) for one in self.index))
 
@@ -69,10 +69,11 @@ class HeaderVerdict:
 def judge_headers(
     expected: Expected, data: SegmentHeader, index: SegmentHeader | None, records: ByteSource
 ) -> HeaderVerdict:
-    """Judge the header of a data file and, where there is one, of its index.  `records` gives the data file's bytes.
+    """Check the header of a data file and, if there is one, of its index.  `records`: the bytes of the data file.
 
-    A file that was renamed begins with the record that its header names: then the header tells where it begins, the name does
-    not, unless that record has more than MOST_HELD bytes of data.  Raises DiskReadError.
+    Where name and header disagree about the first id, the first record decides: if its id is the header's, the file was renamed,
+    and `begins` is the header's id.  A first record of more than MOST_HELD bytes of data is not read; the name counts then.
+    Raises DiskReadError.
     """
     begins = expected.first
     if data.first_transaction_id != begins:
@@ -89,7 +90,7 @@ def judge_headers(
         here, there = getattr(data, name), None if index is None else getattr(index, name)
         if wanted not in (None, here):
             of_data.append(WrongField(name, here, wanted, source, there))
-        # nothing where the index only repeats what is wrong in the data file
+        # no second fault where the index only repeats the wrong value of the data file
         own, right = (FieldSource.DATA_FILE, here) if wanted is None else (source, wanted)
         if there not in (None, here, right):
             of_index.append(WrongField(name, there, right, own))
@@ -97,7 +98,7 @@ def judge_headers(
 
 
 def _alone(header: SegmentHeader | None) -> Iterator[HeaderFault]:
-    """What a header shows without anything to compare it with."""
+    """The faults that a header shows by itself: its version and its reserved bytes."""
     if header is not None and header.version != FORMAT_VERSION:
         yield OtherVersion(header.version)
     if header is not None and (reserved := ReservedByte.of(header.reserved)) is not None:

@@ -1,7 +1,7 @@
-"""A segment's index: its entries by transaction id, and the records that they lead to, believed only once the data proves them.
+"""A segment's index: entries by transaction id, and the search for a record in the middle of a segment.
 
-Whoever wants to begin in the middle of a segment asks here.  An entry is a hint: the record that it leads to has to be there,
-with the id and with a checksum that agrees.  So a stale, torn or forged index costs time and never an answer.
+An index entry is a hint, never a proof.  An entry is *proven* when the record at its offset has the entry's id and a right
+record checksum.  So a stale, torn or forged index costs time, but never leads to a wrong answer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, decode_entries, entry_position
 
 MOST_HELD = 64 << 20
-"""Bytes of data of a record that is read as a whole, to prove a place or for a message; larger ones are checked in pieces."""
+"""Bytes of data of a record that is held in memory as a whole, to prove an entry or for a message."""
 _FARTHEST = 1 << 48
-"""Entries behind which no file reaches; damaged ids may lead there."""
+"""More entries than any file has; a damaged id may ask for one beyond."""
 
 Offsets = npt.NDArray[np.int64]
 
@@ -40,15 +40,15 @@ class IndexReader:
         self.begins = begins
 
     def count(self) -> int:
-        """Whole entries there are now.  Raises DiskReadError."""
+        """The current number of whole entries.  Raises DiskReadError."""
         return max(0, (self.source.size() - HEADER_SIZE) // ENTRY_SIZE)
 
     def end(self) -> int:
-        """The id behind the last whole entry there is now.  Raises DiskReadError."""
+        """The id after that of the last whole entry, as the file is now.  Raises DiskReadError."""
         return self.begins + self.count()
 
     def excess(self) -> int:
-        """Bytes behind the last whole entry."""
+        """Bytes after the last whole entry."""
         return max(0, self.source.size() - HEADER_SIZE) % ENTRY_SIZE
 
     def entries(self, transaction_id: int, count: int) -> Offsets:
@@ -73,9 +73,10 @@ class IndexReader:
         return int(found[0]) if len(found) else None
 
     def first_from(self, offset: int, low: int | None = None) -> int:
-        """The id, `low` or above, of the first entry that is `offset` or more; the id behind the last one where none is.
+        """The id, `low` or above, of the first entry that is `offset` or more; the id after the last entry where none is.
 
-        Found by halving, as entries rise; what a wrong index leads to has to be proven.  Raises DiskReadError.
+        A binary search, as entries rise.  In a damaged index they may not, so the caller has to prove the result.  Raises
+        DiskReadError.
         """
         low, high = self.begins if low is None else low, self.end()
         while low < high:
@@ -86,9 +87,9 @@ class IndexReader:
 
 
 def prove(data: ByteSource, index: IndexReader, transaction_id: int, stop: int) -> RecordView | None:
-    """The record that the index gives for an id, if it is really there, in front of the offset `stop`: id and checksum agree.
+    """The record at the offset that the index has for an id, if it ends before `stop` and its id and checksum are right.
 
-    None also for a record of more than MOST_HELD bytes.  Raises DiskReadError.
+    None otherwise, and for a record of more than MOST_HELD bytes of data.  Raises DiskReadError.
     """
     entry = index.entry(transaction_id)
     if entry is None or entry < 0:
@@ -100,10 +101,9 @@ def prove(data: ByteSource, index: IndexReader, transaction_id: int, stop: int) 
 def prove_at_or_before(
     data: ByteSource, index: IndexReader | None, transaction_id: int, stop: int, *, above: int
 ) -> RecordView | None:
-    """A proven record whose id is `transaction_id`, or else one before it; None where the segment's first record serves as well.
+    """A proven record with the id `transaction_id` or a smaller one; None where none was found above the id `above`.
 
-    Looked for in steps that double, so what is found is not always the last one.  Ids up to and including `above` are not
-    tried.  Raises DiskReadError.
+    The search goes back in steps that double, so the record found is not always the nearest one.  Raises DiskReadError.
     """
     if index is None:
         return None
@@ -117,10 +117,10 @@ def prove_at_or_before(
 
 
 def last_proven(data: ByteSource, index: IndexReader, stop: int) -> RecordView | None:
-    """The last record in front of the offset `stop` that the index proves; None without any.
+    """The last record before the offset `stop` that the index proves; None without any.
 
-    Found from the end in growing steps, then between the last two: an index that is too long by any number of entries, or
-    whose last records are gone, costs a few reads.  Raises DiskReadError.
+    The search goes back from the end in growing steps, then bisects the last step: it takes a few reads, however many entries the
+    index has too many.  Raises DiskReadError.
     """
     count = high = index.count()
     back = 1

@@ -1,4 +1,4 @@
-"""An index against the records that a scan found, chunk by chunk."""
+"""Comparison of an index with the records that a scan found, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from waltzctl.engine.scan.columns import Damage
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD
 
 CHUNK = 16384
-"""Entries that are looked at together."""
+"""Entries compared per step."""
 
 
 class IndexComparison:
-    """Compares entries with the offsets that a scan finds.  Reading errors are kept for the end, in `unreadable`."""
+    """Compares entries with the offsets of the records that a scan finds.
+
+    `wrong`: the wrong entries so far.  `unreadable`: the first error in reading the index, after which nothing is compared.
+    """
 
     def __init__(self, reader: IndexReader) -> None:
         self.reader = reader
@@ -26,7 +29,7 @@ class IndexComparison:
         self._buffer: Offsets = np.empty(0, np.int64)
 
     def compare(self, first: int, offsets: Offsets) -> None:
-        """Records with ids from `first` on stand at `offsets`."""
+        """Compare the entries of records with consecutive ids from `first` on, which begin at `offsets`."""
         for at in range(0, len(offsets), CHUNK):
             actual = offsets[at : at + CHUNK]
             stored = self._read_into_buffer(first + at, len(actual))
@@ -38,7 +41,10 @@ class IndexComparison:
                 )
 
     def compare_span(self, damage: Damage) -> None:
-        """Entries of records that were lost in a span: the first must lead to its start, the others into it."""
+        """Compare the entries of records that were lost in a damaged span.
+
+        The first entry must be the start of the span, the others must lie inside it.
+        """
         if not damage.length or damage.next_transaction_id is None:
             return
         lost = min(damage.next_transaction_id - damage.transaction_id, damage.length // RECORD_OVERHEAD + 1)
@@ -53,7 +59,10 @@ class IndexComparison:
                 self.wrong.add(damage.transaction_id + number, int(stored[place]), actual)
 
     def explained_by_tail(self, tail: Damage | None, size: int, first: int) -> int:
-        """How many entries from that of `first` on belong to records that were lost in a torn tail."""
+        """How many entries, from that of `first` on, are of records that were lost in the torn tail of a file of `size` bytes.
+
+        The first must be the start of the tail, the others must rise inside it.
+        """
         if tail is None or tail.transaction_id != first or self._read(first, 1).tolist() != [tail.offset]:
             return 0
         explained, before = 0, tail.offset - RECORD_OVERHEAD
@@ -68,9 +77,9 @@ class IndexComparison:
             before = int(stored[-1])
 
     def short(self, last_id: int | None, *, at_least: bool = False) -> IndexShort | None:
-        """Whether there are fewer entries than records; `last_id`: the last intact one, `at_least`: there may be more.
+        """The fault that there are fewer entries than records; None if there are not.
 
-        Raises DiskReadError.
+        `last_id`: the id of the last intact record; `at_least`: more records may follow it.  Raises DiskReadError.
         """
         if last_id is None:
             return None
@@ -79,17 +88,17 @@ class IndexComparison:
         return IndexShort(begins, entries, records, at_least) if entries < records else None
 
     def long(self, next_id: int) -> IndexLong | None:
-        """Whether there are entries, or parts of one, from that of `next_id` on.
+        """The fault that there are entries, or a part of one, from that of `next_id` on; None if there are not.
 
-        Part of an entry is too long only where none is missing: otherwise the index was cut inside it, and is `short`.  Raises
-        DiskReadError.
+        A part of an entry counts only where no entry is missing: otherwise the index was cut inside that entry, which `short`
+        reports.  Raises DiskReadError.
         """
         begins, entries, odd = self.reader.begins, self.reader.count(), self.reader.excess()
         too_long = entries > next_id - begins or odd > 0
         return IndexLong(begins, entries, next_id - begins, odd) if too_long else None
 
     def _read_into_buffer(self, first: int, count: int) -> Offsets:
-        """As `_read`, without an allocation for each call; holds until the next one."""
+        """As `_read`, into a buffer that the next call overwrites, which saves an allocation for each call."""
         if len(self._buffer) < count:
             self._buffer = np.empty(count, np.int64)
         if self.unreadable is not None:
@@ -112,9 +121,10 @@ class IndexComparison:
 
 
 def check_rising(reader: IndexReader, size: int) -> WrongEntries:
-    """Entries that cannot be right whatever the data says: the first not 128, not rising by a record, beyond the file.
+    """Entries that are wrong whatever the data holds: the first is not HEADER_SIZE, or one does not rise by a record's size.
 
-    Entries at the end that lead behind a data file of `size` bytes are not meant: they are too many, or newer than `size`.
+    `size`: that of the data file.  Entries at the end that are all beyond `size` are not reported: there are too many of them, or
+    they were written after `size` was read.
     """
     wrong = WrongEntries()
     before = HEADER_SIZE - RECORD_OVERHEAD
@@ -135,7 +145,7 @@ def check_rising(reader: IndexReader, size: int) -> WrongEntries:
 
 
 def _steps(stored: Offsets, before: int) -> Offsets:
-    """How far each entry is from the one in front of it, for the first one `before`; numpy's own way copies them all."""
+    """The difference of each entry to its predecessor, for the first one to `before`; ``np.diff`` would copy all entries."""
     steps = np.empty_like(stored)
     np.subtract(stored[:1], before, out=steps[:1])
     np.subtract(stored[1:], stored[:-1], out=steps[1:])
@@ -143,7 +153,7 @@ def _steps(stored: Offsets, before: int) -> Offsets:
 
 
 def _end_inside(reader: IndexReader, size: int) -> int:
-    """The id behind the last entry that leads into a data file of `size` bytes."""
+    """The id after that of the last entry that is inside a data file of `size` bytes."""
     end = reader.begins + reader.count()
     while end > reader.begins:
         start = max(reader.begins, end - CHUNK)

@@ -1,4 +1,4 @@
-"""Files of this machine."""
+"""`Access` to files of this machine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class LocalAccess:
         return PlaceKind.SPECIAL if here.exists() else None
 
     def named(self, path: PurePath) -> bool:
-        """A link that leads nowhere as well."""
+        """True for a dangling link as well."""
         return os.path.lexists(path)
 
     def numbers(self, path: PurePath) -> FileNumbers | None:
-        """As the system tells them."""
+        """From ``stat``."""
         return regular.file_numbers(path)
 
     def names(self, path: PurePath) -> list[str]:
@@ -45,7 +45,7 @@ class LocalAccess:
         return {name: self.kind(path / name) for name in self.names(path)}
 
     def modified_ns(self, path: PurePath) -> int | None:
-        """The directory's own time."""
+        """The directory's modification time."""
         try:
             return os.stat(path).st_mtime_ns
         except OSError:
@@ -56,15 +56,15 @@ class LocalAccess:
         return os.path.realpath(path)
 
     def absolute(self, path: PurePath) -> PurePath:
-        """Links stay."""
+        """Links are not resolved."""
         return Path(os.path.abspath(path))
 
     def link(self, path: PurePath) -> bool:
-        """A symbolic one."""
+        """Whether it is a symbolic link."""
         return os.path.islink(path)
 
     def special(self, path: PurePath) -> str | None:
-        """In words."""
+        """See `Access.special`."""
         return special_kind(path)
 
     def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
@@ -72,11 +72,11 @@ class LocalAccess:
         return directory_lock.lock_holder(storage, control_file)
 
     def open(self, path: PurePath, size: int | None = None) -> OpenSource:
-        """A file, which tells its size itself."""
+        """`size` is not used: the open file has it."""
         return FileSource(path)
 
     def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
-        """In one call."""
+        """By one ``pread``."""
         return disk.read_range(path, offset, length)
 
 

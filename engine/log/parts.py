@@ -1,4 +1,4 @@
-"""A segment cut into parts that can be read side by side: each begins where the index proves a record to begin."""
+"""Division of a segment into parts that can be scanned in parallel; each begins at a record that the index proves."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Part:
 
 
 def share(first: int, stop: int, number: int, parts: int) -> int | None:
-    """The id with which the part `number` (from 0) of the ids ``[first, stop)`` begins, when they are shared out evenly.
+    """The id with which part `number` (from 0) begins, when the ids ``[first, stop)`` are divided evenly into `parts` parts.
 
-    None where there are fewer ids than parts: the part in front of it has them.
+    None where there are fewer ids than parts.
     """
     return first + (stop - first) * number // parts if stop - first >= parts else None
 

@@ -1,9 +1,9 @@
-"""Where a storage is read: files of this machine, objects behind a URL (``s3://bucket/node-1``), or a backup in a vault
-(``vault:VAULT::ID``).
+"""Where a storage directory can be read: on this machine, behind a URL (``s3://bucket/node-1``), or in a vault
+(``vault:VAULT::ID``, a backup).
 
-A place is named by a pure path: one of this machine, a `UrlPath` or a `VaultPath`. What can be asked of it, `Access` says;
-that has one implementation for each, and the read-only corridor (view, verify, dump, compare, the Spark data source) asks
-nothing else. Who writes asks for `local`.
+A *place* is named by a pure path: one of this machine, a `UrlPath` or a `VaultPath`.  The functions here dispatch to the `Access`
+of its kind; the read-only commands (view, verify, dump, compare, the Spark data source) read through them only.  Code that writes
+calls `local` first.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
 def access(path: PurePath) -> Access:
     """How a place is read."""
     if isinstance(path, VaultPath):
-        from waltzctl.engine.vault.vault_access import VAULTS  # few commands read one, and it needs the page store
+        from waltzctl.engine.vault.vault_access import VAULTS  # late: few commands need it, and it loads the page store
 
         return VAULTS
     return URLS if isinstance(path, UrlPath) else FILES
 
 
 def on_this_machine(path: PurePath) -> bool:
-    """Whether it is a path that others than this program can read: no URL, and no backup."""
+    """Whether it is a path of the file system, which any program can read: neither a URL nor a backup."""
     return not isinstance(path, UrlPath | VaultPath)
 
 
 def local(path: PurePath) -> Path:
-    """The path of something on this machine, for whoever writes.  Raises InvalidRequestError for a URL or a backup."""
+    """`path` as a path of this machine, for code that writes.  Raises InvalidRequestError for a URL or a backup."""
     if isinstance(path, UrlPath):
         raise InvalidRequestError(
             f"{path}: what lies behind a URL is read and never written",
@@ -63,7 +63,7 @@ def local(path: PurePath) -> Path:
 
 
 def is_directory(path: PurePath) -> bool:
-    """Whether it is a directory, or anything lies under it.  Raises DiskReadError for a URL."""
+    """Whether it is a directory; behind a URL, whether any object's name begins with it.  Raises DiskReadError for a URL."""
     return access(path).kind(path) is PlaceKind.DIRECTORY
 
 

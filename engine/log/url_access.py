@@ -1,12 +1,19 @@
 """Objects behind URLs, read in ranges through fsspec.
 
-Nothing is ever written there, and nothing locks it: an object store knows no owner.
+Objects are only read, and not locked: an object store has no locks.
 
-Reading ahead in an object is our own (`UrlSource`): a log is read at single places as well as on and on, and each of fsspec's
-caches fits one of the two.  Measured with S3 on the loopback (docs/scale.md): ``readahead`` with blocks of 64 KiB asks 2.6 times
-as often for a verify, with 1 MiB it reads 4.7 times as much for a few records and a fifth more for a verify; ``adaptive`` reads
-half as much for a few records, and asks 2.9 times as often for a verify; ``blockcache``, ``bytes`` and ``background`` are behind
-in both.
+Read-ahead is implemented here (`UrlSource`) and not by fsspec's caches, because a log is read both at random and sequentially,
+and each of those caches suits one of the two.  Measured against S3 on the loopback (docs/scale.md), compared with `UrlSource`:
+
+=========================================  ===========================  ===============================
+cache                                      requests of a verify         bytes read
+=========================================  ===========================  ===============================
+``readahead``, blocks of 64 KiB            2.6 times
+``readahead``, blocks of 1 MiB                                          4.7 times for a few records,
+                                                                        1.2 times for a verify
+``adaptive``                               2.9 times                    half for a few records
+``blockcache``, ``bytes``, ``background``  more                         more
+=========================================  ===========================  ===============================
 """
 
 from __future__ import annotations
@@ -29,10 +36,10 @@ from waltzctl.engine.log.url_path import Options, UrlPath
 
 SMALL = 64 << 10
 LARGE = 8 << 20
-"""Bytes of one request: for a look at some place, and at most when one reads on and on."""
+"""Bytes of one request: for a random read, and at most for a sequential one."""
 
 _file_systems: dict[tuple[str, int], tuple[Options, Any]] = {}
-"""Those that are open, by scheme and authority, and by process, and what each was opened with."""
+"""Open file systems and their options, by scheme and authority and by process id."""
 _opening = threading.Lock()
 
 
@@ -56,7 +63,7 @@ def _opened(path: UrlPath, options: Options) -> Any:
             f"{path}: nothing that is installed reads {path.scheme} URLs: {error}",
             advice="install fsspec and its file system for them, for instance s3fs or gcsfs",
         ) from error
-    except (OSError, TypeError) as error:  # a native library, a server asked at once; an option that is missing
+    except (OSError, TypeError) as error:  # a native library is missing, or a server is down; an option is missing
         raise UnavailableError(
             f"{path}: {path.scheme} URLs cannot be read here: {str(error).partition(chr(10))[0]}",
             advice="hdfs needs a Hadoop client with libhdfs, JAVA_HOME and CLASSPATH, as pyarrow says"
@@ -86,7 +93,7 @@ def _kind(info: Mapping[str, Any]) -> PlaceKind:
 
 
 def _numbers(info: Mapping[str, Any]) -> FileNumbers | None:
-    """Of an object: as of a file, the inode a number made from its tag."""
+    """Size, modification time and, in place of an inode, a checksum of the object's tag (ETag)."""
     if info["type"] != "file":
         return None
     changed: Any = next(
@@ -109,7 +116,7 @@ def _entries(path: UrlPath) -> dict[str, Mapping[str, Any]]:
         raise _failed(path, None, error, "list") from error
     own = fs._strip_protocol(path.url).strip("/")
     entries = {one["name"].strip("/"): one for one in found}
-    itself = entries.pop(own, None)  # an object of this very name, or the empty one that stands for the directory
+    itself = entries.pop(own, None)  # an object of this very name: empty, it is the directory's marker
     if itself is not None and not entries and itself["size"]:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     return {name.rpartition("/")[2]: info for name, info in entries.items()}
@@ -121,19 +128,19 @@ def _url(path: PurePath) -> UrlPath:
 
 
 class UrlAccess(ObjectAccess):
-    """Objects behind URLs; see `Access`.  There are no links and no special files among them, and nobody holds a lock."""
+    """Objects behind URLs; see `Access`."""
 
     def kind(self, path: PurePath) -> PlaceKind | None:
-        """A directory is where anything lies under the name."""
+        """A name is a directory if any object's name begins with it."""
         found = _info(_url(path))
         return None if found is None else _kind(found)
 
     def named(self, path: PurePath) -> bool:
-        """Whether there is anything."""
+        """Whether there is an object or a directory."""
         return self.kind(path) is not None
 
     def numbers(self, path: PurePath) -> FileNumbers | None:
-        """The inode is a number made from the object's tag."""
+        """The inode is a checksum of the object's tag (ETag)."""
         with contextlib.suppress(DiskReadError):
             info = _info(_url(path))
             return None if info is None else _numbers(info)
@@ -144,15 +151,15 @@ class UrlAccess(ObjectAccess):
         return sorted(_entries(_url(path)))
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
-        """Of one request.  Raises as `names`."""
+        """By one request.  Raises as `names`."""
         return {name: _numbers(info) for name, info in sorted(_entries(_url(path)).items())}
 
     def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
-        """Of one request.  Raises as `names`."""
+        """By one request.  Raises as `names`."""
         return {name: _kind(info) for name, info in sorted(_entries(_url(path)).items())}
 
     def modified_ns(self, path: PurePath) -> int | None:
-        """No object store tells."""
+        """Always None: an object store has no such time."""
         return None
 
     def identity(self, path: PurePath) -> str:
@@ -160,18 +167,18 @@ class UrlAccess(ObjectAccess):
         return str(path)
 
     def absolute(self, path: PurePath) -> PurePath:
-        """A URL always is."""
+        """The URL as it is."""
         return path
 
     def open(self, path: PurePath, size: int | None = None) -> OpenSource:
-        """An object."""
+        """See `Access.open`."""
         return UrlSource(_url(path), size)
 
     def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
-        """In one request; a look at the object is another one, and only needed where that fails."""
+        """By one request; only if that fails, the object's size is asked for first."""
         url = _url(path)
-        if length > 0:  # a range of nothing is answered with everything
-            with contextlib.suppress(Exception):  # every file system has errors of its own, also for one behind the end
+        if length > 0:  # a request for an empty range is answered with the whole object
+            with contextlib.suppress(Exception):  # file systems have different errors, also for a range beyond the end
                 found: bytes = file_system(url).cat_file(url.url, start=offset, end=offset + length)
                 return found
         return super().read_range(path, offset, length)
@@ -181,7 +188,7 @@ URLS = UrlAccess()
 
 
 class UrlSource:
-    """An object, read in ranges: small ones for single places, growing ones for whoever reads on from where it ended."""
+    """An object, read in ranges: small ones for random reads, growing ones for sequential reads."""
 
     def __init__(self, path: UrlPath, size: int | None = None) -> None:
         """`size`: None to ask for it.  Raises FileNotFoundError, DiskReadError."""
@@ -190,7 +197,7 @@ class UrlSource:
         self._fs = file_system(path)
         self._lock = threading.Lock()
         self._held = b""
-        self._held_at = -1  # not where a first look at the beginning would be reading on
+        self._held_at = -1  # so that a first read at offset 0 does not count as sequential
         self._ahead = SMALL
         self._next = -1
         self._size = self._look() if size is None else size
@@ -231,7 +238,7 @@ class UrlSource:
             raise _failed(self._path, at, error, "read") from error
 
     def close(self) -> None:
-        """Let go of what is held; a second call does nothing."""
+        """Free the buffer; a second call does nothing."""
         self._held = b""
 
     def __enter__(self) -> UrlSource:

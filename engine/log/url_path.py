@@ -1,4 +1,4 @@
-"""The name of an object behind a URL (``s3://bucket/node-1/control``), and what its file system is to be opened with."""
+"""The path of an object behind a URL (``s3://bucket/node-1/control``), and the options of its file system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from waltzctl.engine.findings import MendedInCopy
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 Options = tuple[tuple[str, Any], ...]
 _options: dict[str, Options] = {}
-"""What file systems are opened with, by scheme and authority."""
+"""The options of file systems, by scheme and authority."""
 
 
 def is_url(text: str) -> bool:
@@ -22,25 +22,24 @@ def is_url(text: str) -> bool:
 
 
 class UrlPath(MendedInCopy, PurePosixPath):
-    """The name of an object, or of what looks like a directory of them.  It can be pickled, with what opens its file system.
+    """The path of an object, or of a directory of objects.  It is pickled together with the options of its file system.
 
-    Like every pure path it is a name and nothing more: what stands there, `engine.log.places` tells.
+    Like every pure path it does no I/O; `engine.log.places` reads what it names.
     """
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, Any] | None = None) -> UrlPath:
         """The path of a URL.
 
-        `options`: what fsspec's file system of this scheme and authority is opened with from now on (endpoint, credentials);
-        None: as before.
-        ``hdfs:///x`` is of the cluster that Hadoop's configuration names, which pyarrow calls ``default``.
-        Raises InvalidRequestError for a URL that names no host or bucket, and for one that carries a password, which would end
-        up in every message.
+        `options`: the options (endpoint, credentials) with which fsspec opens the file system of this scheme and authority from
+        now on; None leaves them unchanged.  ``hdfs:///x`` means the cluster in Hadoop's configuration, which pyarrow calls
+        ``default``.  Raises InvalidRequestError for a URL without a host or bucket, and for one with a password, which every
+        message would show.
         """
         scheme, _, rest = url.partition("://")
         if scheme.lower() == "hdfs" and rest.startswith("/"):
             rest = f"default{rest}"
-        elif scheme.lower() == "memory":  # of this process: its names begin with or without a slash
+        elif scheme.lower() == "memory":  # fsspec's in-memory files: a leading slash makes no difference
             rest = rest.lstrip("/")
         authority = rest.partition("/")[0]
         if not authority:
@@ -64,12 +63,12 @@ class UrlPath(MendedInCopy, PurePosixPath):
 
     @property
     def options(self) -> Options:
-        """What its file system is to be opened with."""
+        """The options of its file system."""
         return _options.get(self.root_url, ())
 
     @property
     def url(self) -> str:
-        """As fsspec takes it."""
+        """The URL for fsspec."""
         return str(self)
 
     @property
@@ -80,7 +79,7 @@ class UrlPath(MendedInCopy, PurePosixPath):
 
     @property
     def parent(self) -> Self:
-        """Above scheme and authority is nothing, as above ``/``."""
+        """The parent of scheme and authority is the same path, as for ``/``."""
         return self if len(self.parts) == 2 else super().parent
 
     def __str__(self) -> str:

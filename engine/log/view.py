@@ -1,13 +1,13 @@
-"""Read-only view of a storage directory: which files are there and what their names and headers say.
+"""Read-only view of a storage directory: which files there are, by their names and sizes, and the decoded control file.
 
-A view takes no lock, writes nothing and never fails for damage: what cannot be read is None, and verify turns it into
-findings.  Every inspecting command and the planner of repairs start from here.
+A view takes no lock, writes nothing and never fails because of damage: a file that cannot be decoded is None, and verify turns it
+into a finding.  Every inspecting command and the planner of repairs start with a view.
 
 Layout of a storage directory (design document *On-Disk Data Structures*)::
 
     waltz-storage.ctl
     <partition>/<first transaction id, 19 digits>.seg and .idx
-    .waltzctl/                  ours: lock, availability marks, quarantine, audit journal
+    .waltzctl/                  state of waltzctl: lock, availability marks, quarantine, audit journal
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was when looked at: length in bytes, time of last change in nanoseconds since 1970, inode."""
+    """A regular file at one moment: size in bytes, modification time in nanoseconds since 1970, inode."""
 
     path: PurePath
     size: int
@@ -69,7 +69,7 @@ def read_segment_header(file: FileState | None) -> SegmentHeader | None:
 
 
 def read_header_of(source: ByteSource, size: int) -> SegmentHeader | None:
-    """As `read_segment_header`, of a data or index file that is open and was `size` bytes long.  Raises DiskReadError."""
+    """As `read_segment_header`, for an open data or index file of `size` bytes.  Raises DiskReadError."""
     if size < HEADER_SIZE:
         return None
     data = bytearray(HEADER_SIZE)
@@ -78,7 +78,7 @@ def read_header_of(source: ByteSource, size: int) -> SegmentHeader | None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """A segment's files, told by their names.  At least one of `data` and `index` is present."""
+    """The files of a segment, found by their names.  At least one of `data` and `index` is present."""
 
     partition: int | None
     first_transaction_id: int
@@ -108,9 +108,9 @@ class SegmentView:
 
 @dataclass(frozen=True, slots=True)
 class StraySegment:
-    """A data file under a name that is not a segment's, and its index as a released node would look for it.
+    """A stray: a data file (``*.seg``) whose name is not a segment's, and its index file.
 
-    A released node opens every name that ends in ``.seg``, with the index of that name in which ``.seg`` became ``.idx``.
+    A released node opens every file whose name ends in ``.seg``; its index has the same name with ``.idx`` for ``.seg``.
     """
 
     data: FileState
@@ -123,22 +123,27 @@ class StraySegment:
 
 
 def index_name_of(name: str) -> str:
-    """The name of the index of a data file of any name, as a released node looks for it."""
+    """The name under which a released node looks for the index of the data file `name`."""
     return name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX)
 
 
 def index_path_of(data_path: PurePath) -> PurePath:
-    """The path of the index of a data file of any name."""
+    """The path under which a released node looks for the index of a data file."""
     return data_path.with_name(index_name_of(data_path.name))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition directory: segments ordered by the id in their names, and whatever else lies there.
+    """The entries of a partition directory.
 
-    `partition` is None for a directory whose name is no number, outside any storage directory.  `strays` are data files under
-    names that no node gives, `special` what is no regular file under a name that is opened as a data or index file, and
-    `unknown` all other names.
+    =========== ==============================================================================================
+    `partition` the number in the directory's name; None for another name (outside of a storage directory)
+    `segments`  by the transaction id in their names
+    `temporary` files that a process was writing when it ended
+    `strays`    data files (``*.seg``) whose names are not those of segments
+    `special`   entries that are not regular files but have names of data or index files
+    `unknown`   all other entries
+    =========== ==============================================================================================
     """
 
     partition: int | None
@@ -156,18 +161,24 @@ class PartitionView:
 
     @property
     def fingerprint(self) -> bytes:
-        """What `names_fingerprint` gives as long as these data and index files are there, and no other of such names."""
+        """The value of `names_fingerprint` as long as the directory has exactly these data and index files."""
         files = (file for segment in self.segments for file in (segment.data, segment.index) if file is not None)
         return _fingerprint(file.path.name for file in files)
 
 
 @dataclass(frozen=True, slots=True)
 class StorageView:
-    """A storage directory as it was when looked at.
+    """A storage directory at one moment.
 
-    `control` is None when the control file is missing, no regular file, or shorter than its header; `control_state`, which is
-    None for the first two, tells these apart.
-    `partitions` holds every directory that is named like a partition, by number, restricted as the caller asked.
+    ======================================= ================= =============
+    the control file                        `control_state`   `control`
+    ======================================= ================= =============
+    is missing, or not a regular file       None              None
+    is shorter than its header              its state         None
+    has a header                            its state         decoded
+    ======================================= ================= =============
+
+    `partitions`: the partition directories by number, restricted to those that the caller asked for.
     """
 
     path: PurePath
@@ -184,13 +195,13 @@ class StorageView:
 
 
 def partition_directories(path: PurePath) -> list[int]:
-    """The numbers of all directories of a storage directory that are named like a partition, in order.  Raises DiskReadError."""
+    """The numbers of all partition directories of a storage directory, sorted.  Raises NotWaltzError, DiskReadError."""
     found = (_partition_directory(name, kind) for name, kind in _kinds(path).items())
     return sorted(number for number in found if number is not None)
 
 
 def partition_number(name: str) -> int | None:
-    """The partition whose directory has this name; None where no partition's has."""
+    """The partition whose directory has this name; None where it is not the name of a partition directory."""
     return int(name) if _PARTITION.fullmatch(name) and int(name) <= MAX_PARTITION else None
 
 
@@ -199,12 +210,12 @@ def _partition_directory(name: str, kind: PlaceKind | None) -> int | None:
 
 
 def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[PartitionView, ...]:
-    """Directories that are named like a partition of which the control file has none: no node opens them."""
+    """Partition directories whose number is not in the control file: no node opens them."""
     return tuple(view for number, view in partitions.items() if number >= len(control.partitions))
 
 
 def view_partition(path: PurePath, partition: int | None) -> PartitionView:
-    """Look at a partition directory.  Raises NotWaltzError when it is no directory, DiskReadError."""
+    """List a partition directory.  Raises NotWaltzError when it is no directory, DiskReadError."""
     files: dict[int, dict[str, FileState]] = {}
     others: dict[str, FileState | None] = {}  # None: no regular file
     temporary: list[PurePath] = []
@@ -231,13 +242,13 @@ def view_partition(path: PurePath, partition: int | None) -> PartitionView:
         for name, state in others.items()
         if state is None and (name.endswith(SEGMENT_SUFFIX) or parse_name(name) is not None)
     )
-    told = {*special, *(one.data.path for one in strays), *(one.index_path for one in strays)}
-    unknown = tuple(path / name for name in others if path / name not in told)
+    classified = {*special, *(one.data.path for one in strays), *(one.index_path for one in strays)}
+    unknown = tuple(path / name for name in others if path / name not in classified)
     return PartitionView(partition, path, segments, tuple(temporary), unknown, strays, special)
 
 
 def names_fingerprint(path: PurePath) -> bytes:
-    """Of the names in a partition directory that end as data and index files do; it looks at no file.
+    """A hash of the names in a partition directory that end in ``.seg`` or ``.idx``, from one listing of the directory.
 
     Raises NotWaltzError when it is no directory, DiskReadError.
     """
@@ -245,7 +256,7 @@ def names_fingerprint(path: PurePath) -> bytes:
 
 
 def _fingerprint(names: Iterable[str]) -> bytes:
-    """Of names in any order."""
+    """A hash of names, whatever their order."""
     joined = "/".join(sorted(names)).encode("utf-8", "surrogateescape")
     return hashlib.blake2b(joined, digest_size=16).digest()
 
@@ -290,7 +301,7 @@ def read_control(path: PurePath) -> ControlFile | None:
 
 
 def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> StorageView:
-    """Look at a storage directory; `partitions` restricts which partition directories are listed.
+    """List a storage directory; `partitions` restricts which partition directories are listed.
 
     Raises NotWaltzError when there is neither a control file nor a partition directory with a segment, DiskReadError.
     """
@@ -315,13 +326,13 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> S
     if not there and not any(view.segments for view in found.values()):
         raise NotWaltzError(f"{path}: not a Waltz storage directory: there is no {CONTROL_FILE_NAME}")
     control = None
-    with contextlib.suppress(SpecialFileError):  # verify and recover name it
+    with contextlib.suppress(SpecialFileError):  # verify and recover report it
         control = read_control(control_path)
     return StorageView(path, state, control, dict(sorted(found.items())), tuple(temporary), tuple(unknown))
 
 
 class TargetKind(enum.StrEnum):
-    """What a path on the command line names."""
+    """The kind of file or directory that a path on the command line names."""
 
     STORAGE = "storage directory"
     PARTITION = "partition directory"
@@ -332,10 +343,10 @@ class TargetKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A path and what it names.
+    """A path and the kind of thing that it names.
 
-    `storage` is the storage directory that the path is, or lies in (None for a file or partition directory on its own);
-    `partition` the number of the partition that it belongs to, where its place tells.
+    `storage`: the storage directory that the path is or lies in; None for a file or partition directory outside of one.
+    `partition`: the partition of the path, by the name of its directory; None where that is no number, or does not apply.
     """
 
     kind: TargetKind
@@ -344,10 +355,10 @@ class Target:
     partition: int | None
 
     def selected(self, partitions: Collection[int] | None) -> Collection[int] | None:
-        """The partitions that are meant when `partitions` were chosen (None: all), of those that the path names.
+        """The partitions to inspect: those among `partitions` (None: all) that the path names.
 
-        Raises InvalidRequestError when the path names a partition that was not chosen: one of the two is a mistake, and nobody
-        can know which.
+        Raises InvalidRequestError when the path names a partition that is not among `partitions`: the arguments contradict each
+        other.
         """
         if self.partition is None:
             return partitions
@@ -366,7 +377,7 @@ def _enclosing(partition_directory: PurePath) -> tuple[PurePath | None, int | No
 
 
 def resolve(path: PurePath) -> Target:
-    """What a path names.  Raises NotWaltzError when it is nothing of Waltz, DiskReadError."""
+    """The kind of thing that a path names.  Raises NotWaltzError when it is nothing of Waltz, DiskReadError."""
     absolute = places.absolute(path)
     kind = places.access(absolute).kind(absolute)
     if kind is PlaceKind.DIRECTORY:
@@ -395,7 +406,7 @@ def resolve(path: PurePath) -> Target:
 
 
 def _relative(partition_directory: PurePath, storage: PurePath | None) -> PurePath | None:
-    """The storage directory as the user would write it: a sibling of what was typed, not an absolute path."""
+    """The storage directory in the user's terms: relative if the user gave a relative path, not made absolute."""
     if storage is None:
         return None
     if partition_directory.is_absolute() or len(partition_directory.parts) < 2:
@@ -404,7 +415,7 @@ def _relative(partition_directory: PurePath, storage: PurePath | None) -> PurePa
 
 
 def check_partitions(control: ControlFile, partitions: Collection[int]) -> None:
-    """Refuse partitions that the directory cannot have.  Raises InvalidRequestError."""
+    """Raise InvalidRequestError for partitions that the control file does not have."""
     beyond = [p for p in partitions if not 0 <= p < len(control.partitions)]
     if beyond:
         raise InvalidRequestError(

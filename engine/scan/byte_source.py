@@ -1,7 +1,7 @@
-"""Where a scanner's bytes come from: positioned reading and nothing else.
+"""Sources of bytes for the scanner: positioned reads only.
 
-A file is only ever read with ``pread``.  A memory map would be as fast, but a file that shrinks under it, or a bad sector,
-would arrive as a signal that ends the process; here the one is a short read and the other an error that names the place.
+A file is read with ``pread``.  A memory map would be as fast, but if the file shrank, or had a bad sector, the process would be
+killed by a signal (SIGBUS); with ``pread`` the first is a short read, and the second an error with the offset.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError
 
 _LOOK = 1 << 20
-"""Bytes that are looked at at once for zeros."""
+"""Bytes per read when looking for bytes that are not zero."""
 _MOST_BYTES = (1 << 63) - 1
-"""The longest file that the system has."""
+"""The size of the longest possible file."""
 
 
 class ByteSource(Protocol):
@@ -28,7 +28,7 @@ class ByteSource(Protocol):
     """A path, for messages."""
 
     def size(self) -> int:
-        """Bytes there are now; a file that is being written grows."""
+        """The current number of bytes; a file that is being written grows."""
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill `buffer` (writable, of single bytes) from `offset`; return the bytes read, fewer only at the end of the data.
@@ -37,14 +37,14 @@ class ByteSource(Protocol):
         """
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Release resources; a second call does nothing."""
 
 
 class FileSource:
-    """A file, opened for reading without a trace (no lock, no access time where the system allows it)."""
+    """A file opened for reading: without a lock, and without changing its access time where the system allows that."""
 
     def __init__(self, path: PurePath | str, *, devices: bool = False) -> None:
-        """`devices`: a block device is as good.  Raises FileNotFoundError, DiskReadError."""
+        """`devices`: accept a block device as well.  Raises FileNotFoundError, DiskReadError."""
         self.name = str(path)
         self._descriptor: int | None = disk.open_for_reading(path, devices=devices)
 
@@ -65,7 +65,7 @@ class FileSource:
         """See `ByteSource.read_into`."""
         descriptor, done, wanted = self.fileno(), 0, len(buffer)
         if offset + wanted > _MOST_BYTES:
-            return 0  # an id may lead to such a place, and no file has one
+            return 0  # a damaged id may lead to such an offset, which ``preadv`` refuses
         while done < wanted:
             try:
                 count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done)
@@ -77,7 +77,7 @@ class FileSource:
         return done
 
     def next_data(self, offset: int) -> int:
-        """Where the file's next byte at or behind `offset` stands that is not in a hole; its size where there is none.
+        """The offset of the next byte at or after `offset` that is not in a hole; the file's size where there is none.
 
         Raises DiskReadError.
         """
@@ -87,7 +87,7 @@ class FileSource:
             if error.errno == errno.ENXIO:
                 return max(offset, self.size())
             if error.errno in (errno.EINVAL, errno.ENOTSUP):
-                return offset  # the file system knows no holes
+                return offset  # the file system does not support SEEK_DATA
             raise DiskReadError(self.name, offset, error) from error
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class BytesSource:
         return len(part)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 def read_bytes(source: ByteSource, offset: int, length: int) -> bytearray:
@@ -138,9 +138,9 @@ def read_bytes(source: ByteSource, offset: int, length: int) -> bytearray:
 
 
 def only_zeros(source: ByteSource, offset: int, most: int) -> bool:
-    """Whether every byte from `offset` to the end is zero; False also when that takes reading more than `most` bytes.
+    """Whether every byte from `offset` to the end is zero; False too if more than `most` bytes would have to be read for it.
 
-    Holes of a file are not read.  Raises DiskReadError.
+    Holes of a file are not read and not counted.  Raises DiskReadError.
     """
     end = source.size()
     buffer = bytearray(_LOOK)

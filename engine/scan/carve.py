@@ -1,9 +1,8 @@
-"""Carving: every believable record in bytes of any origin, with no header, index or file name to go by.
+"""Carving: finds every valid record in bytes of any origin, without a header, an index or a file name.
 
-A record is believed when its record checksum is right.  From there the walk goes on as long as records follow back to back;
-then the next candidate is searched for.  Records that lie inside the data of a believed record are that record's data and are
-not delivered; those inside a record that is itself damaged are, as nothing tells them apart: who collects carved records
-compares their ids and places.
+A record is valid when its record checksum is right.  From a valid record on, records that follow back to back are read; then the
+next candidate is searched for.  Records inside the data of a valid record are its data, and are not yielded.  Records inside the
+data of a damaged record are yielded, as they cannot be distinguished from others: the caller compares their ids and offsets.
 """
 
 from __future__ import annotations
@@ -20,19 +19,20 @@ from waltzctl.engine.scan.walk import RecordWalk
 from waltzctl.formats.segment import MAX_DATA_LENGTH
 
 DEFAULT_MAX_ID = 2**56 - 1
-"""Largest id with which a row of records may begin: random bytes look like ids of 63 bits far too often."""
+"""Largest id with which a run of records may begin: random bytes look like ids of 63 bits far too often."""
 BATCH_ROWS = 4096
 
 
 def holds_records(
     source: ByteSource, offset: int, stop: int, expected: int, ceiling: int | None, budget: SearchBudget | None = None
 ) -> bool:
-    """Whether records that may be the log's stand in a torn end ``[offset, stop)``, which begins at the place of `expected`.
+    """Whether a torn tail ``[offset, stop)`` contains valid records that may belong to the log.
 
-    The scanner takes a record whose length leads beyond the file for torn, because a torn record's data may hold records.  A
-    flipped bit in the length gives the same picture.  Where records go on from some place to the very end of the file, the
-    scanner knows that the length was wrong; where there are some that do not, it stays open.  `ceiling`: as in `out_of_reach`.
-    `budget`: of the scan that asks.  Raises DiskReadError, BudgetExhaustedError.
+    `expected`: the id that the record at `offset` should have; `ceiling`: as in `out_of_reach`; `budget`: that of the scan.
+
+    A record whose length leads beyond the file is torn, or a bit of its length has flipped.  If a chain of records after it
+    reaches the end of the file exactly, the scanner has decided that the length is wrong.  For any other records it is not known
+    whether they are data of the torn record or follow it.  Raises DiskReadError, BudgetExhaustedError.
     """
     found = carve_records(
         source,
@@ -60,11 +60,11 @@ def carve_records(
     compiled: bool | None = None,
     budget: SearchBudget | None = None,
 ) -> Iterator[RecordBatch]:
-    """Every believable record of ``[start, stop)`` with an id from `min_id` to `max_id`, in file order.
+    """Every valid record of the bytes ``[start, stop)`` with an id from `min_id` to `max_id`, in file order.
 
-    Each batch holds consecutive ids back to back.  `max_id` None means any id, but a row of records that stands alone must
-    begin at or below DEFAULT_MAX_ID.  Memory is bounded, whatever the size; so is the work, where a `budget` is given.  Raises
-    DiskReadError, and BudgetExhaustedError.
+    Each batch holds records with consecutive ids, back to back.  `max_id`: None allows any id, but the first record of a run must
+    have an id up to DEFAULT_MAX_ID.  Memory is bounded, whatever the size; so is the work, if a `budget` is given.  Raises
+    DiskReadError, BudgetExhaustedError.
     """
     end = source.size()
     stop = end if stop is None else min(stop, end)
@@ -98,7 +98,7 @@ def carve_records(
 
 
 def _row(walk: RecordWalk, probe: Probe, min_id: int, max_id: int | None) -> Iterator[RecordBatch]:
-    """Records back to back from the walk's place on, each id following the one before or not."""
+    """Records back to back from the walk's offset on; a batch ends where an id does not follow its predecessor."""
     while True:
         status = walk.advance()
         if walk.pending:

@@ -1,7 +1,8 @@
-"""Appends of clients as a log server takes them: from frames to the records that they become, many at a time.
+"""A log server's fast path for appends of clients: from frames in a receive buffer to records, many at a time.
 
-A server that makes a message of each append in Python spends its time there.  Here one call takes all that came together, its
-data compared with its checksum, and another gives the records of a batch their ids and writes what feeds tell of them.
+Decoding each append in Python would dominate a server's time.  One call here decodes all appends in a receive buffer and verifies
+their data checksums (`AppendTaker`); another assigns ids to the records of a batch and builds the frames that feeds send for them
+(`numbered`).
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from waltzctl.formats.wire.records import PackedRecords
 
 @dataclass(frozen=True, slots=True)
 class HeldLocks:
-    """What appends say about locks.
+    """The optimistic locks of a sequence of appends.
 
-    `appends`: for each two words, its client's high-water mark and where its locks end (`engine.scan.wire_layout.HeldColumn`).
-    `locks`: a word for each, its kind above the 32 bits of its id.
+    `appends`: two words for each append, the client's high-water mark and the end of its locks in `locks`
+    (`engine.scan.wire_layout.HeldColumn`).  `locks`: a word for each lock, its kind above the 32 bits of its id.
     """
 
     appends: array[int]
     locks: array[int]
 
     def part(self, first: int, stop: int) -> HeldLocks:
-        """Of the appends from one on up to another, counted from 0: a copy, so that a few keep no others' locks in memory."""
+        """The locks of the appends `first` to `stop` - 1, counted from 0: a copy, which keeps no other locks in memory."""
         if first == 0 and stop == len(self):
             return self
         begin, end = (
@@ -69,14 +70,14 @@ class HeldLocks:
 
     @property
     def size(self) -> int:
-        """Bytes that they take."""
+        """Size in memory, in bytes."""
         return self.appends.itemsize * (len(self.appends) + len(self.locks))
 
 
 class ClientAppends(NamedTuple):
-    """Appends of one client to one partition that came one behind the other, all with locks or all without.
+    """Consecutive appends of one client to one partition, all with locks or all without (`locks` None).
 
-    `records`: what they become; their ids are 0 yet.
+    `records`: their records, with the id 0.
     """
 
     client: int
@@ -86,9 +87,9 @@ class ClientAppends(NamedTuple):
 
 
 class AppendTaker:
-    """Takes appends out of buffers of any connections of one thread.
+    """Decodes appends in receive buffers, of any connections of one thread.
 
-    `rows`: how many one call takes at most; `compiled`: as for `engine.scan.frames.FrameSplitter`.
+    `rows`: appends per call, at most; `compiled`: as for `engine.scan.frames.FrameSplitter`.
     """
 
     def __init__(self, *, rows: int = 1024, compiled: bool | None = None) -> None:
@@ -105,12 +106,12 @@ class AppendTaker:
     def take(
         self, buffer: bytes | bytearray | memoryview, start: int, end: int, version: int, max_body: int, limits: Limits
     ) -> tuple[list[ClientAppends], int]:
-        """The appends at the beginning of ``buffer[start:end]``, as many as are whole and right, and where they end.
+        """The whole and valid appends at the beginning of ``buffer[start:end]``, and the offset after the last one.
 
-        None where the first frame is another message, or a wrong one: what is taken is what `formats.wire.client.decode` reads
-        under these `limits`, in frames whose bodies have `max_body` bytes at most, if the data agrees with its checksum.
+        No appends if the first frame is another message, or an invalid one.  An append is valid if `formats.wire.client.decode`
+        accepts it under these `limits`, its body has at most `max_body` bytes, and its data checksum is right.
 
-        Raises ValueError when the range does not lie in the buffer.
+        Raises ValueError when the range is not inside of the buffer.
         """
         if not 0 <= start <= end <= len(buffer):
             raise ValueError(f"bytes {start} to {end} of a buffer of {len(buffer)}")
@@ -143,7 +144,7 @@ _FEED = feed_prefix(CLIENT_VERSIONS[-1])
 
 
 class NumberedRecords(NamedTuple):
-    """Records that have their ids, and the frames of the latest version by which feeds tell of them."""
+    """Records with their ids, and the frames, in the latest version of the protocol, that feeds send for them."""
 
     first: int
     records: PackedRecords
@@ -156,7 +157,7 @@ class NumberedRecords(NamedTuple):
 
 
 def numbered(parts: list[PackedRecords], first: int, *, compiled: bool | None = None) -> NumberedRecords:
-    """All of these records, with ids from `first` on.  Raises ValueError for what are no whole records."""
+    """All of these records, with ids from `first` on.  Raises ValueError if the bytes are not whole records."""
     records = bytearray().join([part.data for part in parts])
     places = [0]
     for part in parts:

@@ -1,6 +1,6 @@
-"""The loops of a log server: appends in a receive buffer to records, records to what a feed tells of them.
+"""The loops of a log server: appends in a receive buffer to records without ids; then ids and feed frames.
 
-As those of `engine.scan.wire_loops` they are written once and run interpreted or compiled, and they believe nothing.
+Like those of `engine.scan.wire_loops` they are written once, run interpreted or compiled, and trust none of their input.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ from waltzctl.engine.scan.wire_memory import (
 
 
 def take_appends(state: Any, memory: Any, runs: Any, places: Any, held: Any, locks: Any, out: Any) -> int:
-    """Turn whole frames of appends between POSITION and FILLED into records without an id, until one is not right.
+    """Turn the append frames between POSITION and FILLED into records with the id 0, up to the first frame that is not one.
 
-    `places` receives where each record begins in `out`, and where the last one ends; `held` and `locks` what each says about
-    locks.  `out` has room for as many bytes as there are in the buffer, `locks` for as many as may stand there.  Keep-alives are
-    passed over.  What comes next is for others to judge.
+    That frame is incomplete, invalid or another message, which the caller finds out.  Keep-alives are skipped.
+
+    `places` receives the offset of each record in `out`, and the end of the last one; `held` and `locks` receive the locks of
+    each append.  `out` has room for as many bytes as the buffer has, `locks` for as many locks as they could hold.
     """
     position = get(state, POSITION)
     filled = get(state, FILLED)
@@ -175,9 +176,9 @@ def take_appends(state: Any, memory: Any, runs: Any, places: Any, held: Any, loc
 
 
 def number_records(state: Any, memory: Any, feed: Any, out: Any) -> int:
-    """Put ids into records, from EXPECTED on, and write for each the frame by which a feed tells of it.
+    """Store ids into records, from EXPECTED on, and write for each record the frame that a feed sends for it.
 
-    `feed` is what all of these frames begin with.
+    `feed`: the bytes with which all of these frames begin.
     """
     position = get(state, POSITION)
     filled = get(state, FILLED)

@@ -1,10 +1,9 @@
-"""Compiled code in the user's cache directory: never anybody else's, never needed, never an error.
+"""Cache of compiled code in the user's cache directory, ``$XDG_CACHE_HOME/waltzctl/code`` (or ``~/.cache/...``).
 
-``$XDG_CACHE_HOME/waltzctl/code`` (or ``~/.cache/...``).  Code is only taken from a directory that belongs to this user and that
-nobody else may write, below a directory of which the same holds, and only when the file's digest agrees.  Whatever goes wrong,
-the answer is that nothing is there.
+Code is loaded only from a directory that belongs to this user and that nobody else may write, inside of such a directory, and
+only if the file's digest is right.  The cache is optional: every error counts as a missing file.
 
-A file: 8 bytes of magic, SHA-256 (32 bytes) of the name and the code, the code.
+A file consists of 8 bytes of magic, the SHA-256 (32 bytes) of name and code, and the code.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def _ours(status: os.stat_result) -> bool:
 
 @contextlib.contextmanager
 def _directory(*, create: bool) -> Iterator[int | None]:
-    """A descriptor of the cache directory; None when there is none to trust."""
+    """A descriptor of the cache directory; None when there is none that can be trusted."""
     descriptors: list[int] = []
     try:
         root = _root()
@@ -66,7 +65,7 @@ def _digest(name: str, code: bytes) -> bytes:
 
 
 def contains(name: str) -> bool:
-    """Whether there is a file for `name`; it may still turn out to be broken."""
+    """Whether there is a file for `name`; its digest is not verified."""
     with _directory(create=False) as directory:
         if directory is None:
             return False
@@ -77,7 +76,7 @@ def contains(name: str) -> bool:
 
 
 def get(name: str) -> bytes | None:
-    """The code kept under `name`; None when there is none, or none to trust."""
+    """The code stored under `name`; None when there is none that can be trusted."""
     with _directory(create=False) as directory:
         if directory is None:
             return None
@@ -101,7 +100,7 @@ def get(name: str) -> bytes | None:
 
 
 def put(name: str, code: bytes) -> None:
-    """Keep `code` under `name` if that is possible."""
+    """Store `code` under `name`, if that is possible."""
     with _directory(create=True) as directory, contextlib.suppress(OSError):
         if directory is None:
             return

@@ -1,4 +1,4 @@
-"""What a scan yields: records in columns, and the places where no record could be believed.
+"""The results of a scan: records in columns, and damaged spans.
 
 Offsets and lengths are in bytes, offsets from the start of the file.  Columns are NumPy arrays in the machine's byte order.
 """
@@ -37,9 +37,8 @@ COLUMN_TYPES: dict[str, Any] = {
 class RecordBatch:
     """Records back to back in file order, with consecutive ids; arrays of equal length.
 
-    The record checksum of every record here is right.  Where the data's own checksum is wrong `data_ok` is False: the
-    release stores that checksum as the client sent it and never compares it, so this is a fault of the writer, not of the
-    disk.
+    The record checksum of every record in a batch is right.  `data_ok` is False where the data checksum is wrong: the release
+    stores it as the client sent it, without comparing it, so the data was damaged before it was written, not on the disk.
     """
 
     offset: Int64Column
@@ -56,7 +55,7 @@ class RecordBatch:
     """As stored."""
     data_ok: BoolColumn
     data: memoryview | None = None
-    """The file's bytes that cover the batch, when the scan was asked for them; a copy that stays valid."""
+    """The bytes of the file that cover the batch, if the scan was asked for them: a copy, unless the scan is `borrowed`."""
     data_base: int = 0
     """File offset of the first byte of `data`."""
 
@@ -70,7 +69,7 @@ class RecordBatch:
 
     @property
     def end(self) -> int:
-        """File offset behind the last record.  The batch must not be empty, and none that a scan yields is."""
+        """File offset after the last record.  The batch must not be empty; a scan yields no empty ones."""
         return int(self.offset[-1]) + RECORD_OVERHEAD + int(self.data_length[-1])
 
     def first(self, count: int) -> RecordBatch:
@@ -92,7 +91,7 @@ class RecordBatch:
         return self.data[start : start + RECORD_OVERHEAD + int(self.data_length[place])]
 
     def record_stretch(self, low: int, high: int) -> npt.NDArray[np.uint8]:
-        """The bytes of the records numbered `low` to `high` - 1, at least one, as they stand in the file.
+        """The bytes in the file of the records numbered `low` to `high` - 1, at least one.
 
         Raises ValueError when the scan kept no data.
         """
@@ -109,7 +108,7 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordRun:
-    """A summary of records back to back with consecutive ids: what a check needs that reports only what is wrong.
+    """Records back to back with consecutive ids, with the columns that a check needs.
 
     `offset` and `data_ok` are views of buffers that the next step of the iteration overwrites.
     """
@@ -118,7 +117,7 @@ class RecordRun:
     start: int
     """File offset of the first record."""
     end: int
-    """File offset behind the last record."""
+    """File offset after the last record."""
     offset: Int64Column
     data_ok: BoolColumn
     data_damaged: int
@@ -129,70 +128,70 @@ class RecordRun:
 
 
 class DamageCause(enum.StrEnum):
-    """Why a span of the file yields no record."""
+    """Why a span of the file has no valid record."""
 
     RECORD_CHECKSUM = "record-checksum"
-    """The record checksum does not agree with what stands there."""
+    """The record checksum is wrong."""
     RECORD_LENGTH = "record-length"
     """The data length is negative, above the bound, or reaches beyond the end."""
     RECORD_ORDER = "record-order"
-    """A believable record whose id is not the next."""
+    """A record with a right checksum has another id than the expected one."""
     TORN_TAIL = "torn-tail"
-    """No believable record up to the end."""
+    """No valid record follows up to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A span of the file that yields no believable record in its place, or ids skipped between two intact neighbours.
+    """A span of the file without a valid record in its place, or ids that are missing between two intact neighbours.
 
-    `proof` says how the end of the span was established:
+    `proof` says how the end of the span was found (see `engine.scan.resync`):
 
     ========  ==========================================================================================
-    length    the damaged record's own length field leads to its successor
-    checksum  the damaged record closes there: one of its checksums agrees with exactly these bounds
-    index     the index entry of the record behind the span points to it
-    chain     the records behind the span follow one another, better than any other that was found
-    end       nothing believable follows
-    budget    the search was given up because the bytes are built to be expensive; what follows is unread
+    length    the damaged record's length field leads to the next record
+    checksum  the damaged record closes there: one of its checksums is right for exactly these bounds
+    index     the index entry of the record after the span is its offset
+    chain     the records after the span are a chain with better evidence than any other
+    end       no valid record follows
+    budget    the search budget was used up (bytes crafted to be expensive); the rest is unread
     ========  ==========================================================================================
     """
 
     cause: DamageCause
     offset: int
     length: int
-    """Bytes.  0: nothing is unreadable, ids are skipped between two intact neighbours (cause RECORD_ORDER)."""
+    """In bytes.  0: ids are missing between two intact neighbours (cause RECORD_ORDER)."""
     transaction_id: int
     """The id that was expected at `offset`."""
     next_transaction_id: int | None
-    """The id with which the sequence goes on behind the span, where a believable record stands (one that has another id is
-    damage of its own); None: nothing valid follows up to the end."""
+    """The id with which the sequence goes on after the span, where a valid record is.  (If that record has another id, it is
+    damage of its own.)  None: no valid record follows up to the end."""
     found_transaction_id: int | None
-    """The id that stands at `offset`; None where the file ends before it."""
+    """The id in the record header at `offset`; None where the file ends inside of the header."""
     found_length: int | None
-    """The data length that stands at `offset`; None where the file ends before it."""
+    """The data length in the record header at `offset`; None where the file ends inside of the header."""
     stored_checksum: int | None
-    """The record checksum that stands where `found_length` leads; None where that is no place in the file."""
+    """The stored record checksum, at the end given by `found_length`; None where that is outside of the file."""
     computed_checksum: int | None
-    """What it should be for the bytes in between."""
+    """The record checksum computed for these bounds; None as for `stored_checksum`."""
     proof: str
     holds_records: bool = False
-    """Of a torn end: records that may be the log's stand in it.  They are its data, or its length is what is damaged."""
+    """Of a torn tail: it contains valid records that may belong to the log.  Either they are its data, or its length is wrong."""
 
     @property
     def end(self) -> int:
-        """File offset behind the span."""
+        """File offset after the span."""
         return self.offset + self.length
 
     @property
     def unread(self) -> bool:
-        """Whether the search was given up, so that nobody knows what the span and what follows it hold."""
+        """Whether the search was given up, so that the contents of the span and of the rest of the file are unknown."""
         return self.proof == "budget"
 
     @property
     def reached(self) -> int | None:
-        """The id that a walk expects behind the span; None where the file ends with it in a way that does not tell.
+        """The id that a scan expects after the span; None after a torn tail, and where the search was given up.
 
-        That is so behind a torn tail and where the search was given up: records may have been, or be, in these bytes.
+        In the latter cases records may have been, or be, in these bytes.
         """
         if self.next_transaction_id is not None or self.cause is DamageCause.TORN_TAIL or self.unread:
             return self.next_transaction_id
@@ -201,7 +200,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordView:
-    """One record, read from one place.  Its record checksum is right; `data_ok` tells about the data's own."""
+    """One record, read from a known offset.  Its record checksum is right; `data_ok`: its data checksum is, too."""
 
     offset: int
     transaction_id: int
@@ -221,5 +220,5 @@ class RecordView:
 
     @property
     def end(self) -> int:
-        """File offset behind the record."""
+        """File offset after the record."""
         return self.offset + len(self.record)

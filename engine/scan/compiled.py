@@ -1,9 +1,9 @@
 """The compiled kernel: machine code for the loop, made once on a machine and kept in the user's cache.
 
-numba translates the loop (`engine.scan.native`), llvmlite makes an object file of it, and later processes load that file
-without numba, in a few hundredths of a second.  `WAYS` lists how a record's checksums can be computed, fastest first; the
-machine and the installed libraries decide.  Before a kernel is used it must give the right answers on records made for the
-purpose; one that does not is passed over for the next.
+numba translates the loop (`engine.scan.native`) to LLVM IR, llvmlite compiles that to an object file, and later processes load
+the file without numba, in a few hundredths of a second.  `WAYS` lists the ways to compute checksums, fastest first; which of them
+are available depends on the CPU and on installed libraries.  Before a kernel is used, it must pass a self-test on generated
+records; if it fails, the next way is tried.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _FEATURES = {
 }
 _FUNCTIONS = {"isal": ("isal.isal_zlib", "crc32_gzip_refl"), "zlib-ng": ("zlib_ng.zlib_ng", "zng_crc32_z")}
 WAYS = (*_FEATURES, *_FUNCTIONS, "table")
-"""Ways to compute checksums: carry-less multiplication in vectors of so many bits, a library's function, our own tables."""
+"""Ways to compute checksums: carry-less multiplication in vectors of 512, 256 or 128 bits, a library's function, our tables."""
 
 _MOST_IDLE = 4
-"""Lanes that are kept for the next walks; each takes a mebibyte or two."""
+"""Lanes that are kept for later walks, at most; each takes a mebibyte or two."""
 _LOOP_NAME = "walk_records"
 _SOURCES = ("kernel.py", "machine.py", "native.py", "crc_kernel.py", "compiled.py")
 _lock = threading.Lock()
@@ -85,13 +85,13 @@ class CompiledLane:
         self._arguments = (state + 8 * Slot.RESULT, ctypes.addressof(self._error), state, memory, state + 8 * SLOTS)
 
     def bound(self, max_length: int) -> None:
-        """The longest data of a record that is believed."""
+        """Set the bound for a record's data length."""
         self.state[Slot.MAX_LENGTH] = min(max_length, 2**31 - 1)
 
     def walk(self) -> int:
         """See `Lane.walk`.  The interpreter lock is not held while the loop runs."""
         if self._loop(*self._arguments):
-            raise RuntimeError("the compiled loop failed")  # it has no way to; an answer all the same
+            raise RuntimeError("the compiled loop failed")  # cannot happen: the loop never raises
         return int(self.state[RESULT])
 
     def push(self, row: tuple[int | bool, ...]) -> None:
@@ -121,8 +121,8 @@ class CompiledKernel:
         self._idle: deque[CompiledLane] = deque(maxlen=_MOST_IDLE)
 
     def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
-        """See `Kernel.lane`.  Of one that was given back neither memory nor columns have to be made."""
-        with contextlib.suppress(IndexError):  # another thread takes them, too
+        """See `Kernel.lane`.  A lane that was given back is reused, with its memory and columns."""
+        with contextlib.suppress(IndexError):  # another thread may take the last one
             for _ in range(len(self._idle)):
                 idle = self._idle.pop()
                 if idle.size >= buffer_size and idle.shape == (rows, wide):
@@ -150,7 +150,7 @@ def _function_address(way: str) -> int:
 
 
 def inputs(way: str) -> tuple[Any, int]:
-    """Constants and the address of a checksum function for a loop."""
+    """The table of constants for a way, and the address of its checksum function; 0 for a way without one."""
     width = int(way[5:]) // 64 if way in _FEATURES else 8
     return crc_kernel.tables(width), _function_address(way) if way in _FUNCTIONS else 0
 
@@ -184,7 +184,7 @@ def _code_kind(way: str) -> str:
 
 
 def cached(way: str | None = None) -> bool:
-    """Whether code for `way` (by default the fastest) lies in the cache, so that loading it is quick."""
+    """Whether the cache has code for `way` (by default the fastest), so that loading it is quick."""
     try:
         return code_cache.contains(_code_name(way or available_ways()[0]))
     except ImportError:
@@ -218,16 +218,16 @@ def load(way: str) -> Kernel:
                 raise CodeUnavailableError(way)
             try:
                 kernel = _load(way)
-            except Exception as error:  # whatever a compiler can fail with: the interpreted loop gives the same answers
+            except Exception as error:  # any error of the compiler: the interpreted loop is the fallback
                 raise CodeUnavailableError(f"{way}: {error}") from error
-            if not _answers_rightly(kernel):
+            if not _passes_self_test(kernel):
                 raise CodeUnavailableError(f"{way}: wrong answers")
             _loaded[way] = kernel
         return _loaded[way]
 
 
-def _answers_rightly(kernel: Kernel) -> bool:
-    """Whether the kernel sees what the interpreted loop sees, on records that are right and records that are not."""
+def _passes_self_test(kernel: Kernel) -> bool:
+    """Whether the kernel gives the same results as the interpreted loop, on valid and on damaged records."""
     lengths = (0, 1, 3, 4, 5, 27, 28, 29, 63, 64, 65, 100, 255, 256, 1023, 1024, 1025, 4095, 4096, 9001, 40000)
     good = b"".join(made_up_record(place, length) for place, length in enumerate(lengths))
     damaged: list[bytes | bytearray] = [good]

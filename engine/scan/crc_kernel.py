@@ -3,17 +3,16 @@
 *Carry-less multiplication.*  A CRC is a remainder: bytes are coefficients of a polynomial over GF(2), and each 64-bit word w
 that stands d bytes before the end contributes w * x^(8d) to it.  With the constant x^(8d) modulo the generator, one
 multiplication takes a word to 96 bits; the sum over all words is divisible by the generator exactly when the stored checksum is
-right.  A short record is so verified without any chain of dependent steps.  Long data is first folded: accumulators are carried
-forward over the data by a constant distance.  The record's checksum covers the header and the data, so it is the data's sum plus
-the header's words with constants for the distance header-to-end, one row of a table for each data length: no byte is passed over
-twice.
+right.  In this way a short record is verified without a chain of dependent steps.  Long data is folded first: accumulators are
+carried forward over the data by a constant distance.  The record's checksum covers the header and the data, so it is the data's
+sum plus that of the header's words, with constants for the distance from the header to the end (a table has one row for each data
+length).  So no byte is read twice.
 
-*Other machines.*  The checksum function of an installed library is called by its address, or a table-driven one of our own runs
-(sixteen bytes a step); data of some length is still passed over once, as two sums are joined by a multiplication.
+*Other machines.*  The checksum function of an installed library is called by its address, or else our own table-driven one
+(sixteen bytes a step).  Longer data is still read once: the checksums of header and data are joined by a multiplication.
 
-Bits are reflected as the format's CRC-32 wants them: bit 31 of a 32-bit value, or bit 63 of a 64-bit one, is the coefficient of
-x^0.  The product of two reflected words is reflected but one place off, that is x times the product, which the constants make
-good.
+Bits are reflected as in the format's CRC-32: bit 31 of a 32-bit value, or bit 63 of a 64-bit one, is the coefficient of x^0.  The
+product of two reflected words is shifted by one bit, that is, multiplied by x, for which the constants compensate.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from waltzctl.engine.scan.kernel import HEADER, STRETCH
 from waltzctl.formats.checksums import POLYNOMIAL, X_POWERS, multiply
 
 LENGTHS = 4096
-"""Data lengths that have a row of header constants; longer ones are split into a multiple of it and a rest."""
+"""Data lengths that have a row of header constants; a longer length is split into a multiple of LENGTHS and a remainder."""
 ROW = 64
-"""Bytes in a row: 8 to 15 the initial value carried over the data, 24 to 63 constants of the header's five words."""
+"""Bytes of a row: at 8 to 15 the initial value carried over the data, at 24 to 63 the constants of the header's five words."""
 AT_INITIAL = 8
-"""Place of the initial value in a row: the upper half of a lane, where a sum's lower powers stand."""
+"""Offset of the initial value in a row: the upper half of a lane, which has the lower powers of a sum."""
 BLOCKS = 16
-"""Blocks from the end that have constants of their own."""
+"""Number of blocks, counted from the end of the data, that have constants of their own."""
 GROUP = 4
-"""Accumulators in flight when long data is folded."""
+"""Number of accumulators when long data is folded."""
 
 
 def x_power(bits: int) -> int:
@@ -98,18 +97,18 @@ def _inverse_series() -> int:
     return _reflect(inverse, 64)
 
 
-# Places in the notes of a stretch, in bytes.  The last group of a stretch is settled as a whole, and one record more than a
-# stretch may be noted.
+# Offsets in the notes of a stretch, in bytes.  The last group of a stretch is settled as a whole, and one record more than a
+# stretch may be noted; hence 8 more.
 NOTED = STRETCH + 8
 AT_DATA = 0
 """Vectors (64 bytes) whose lanes sum to the data's polynomial with initial value and stored checksum."""
 AT_HEAD = AT_DATA + NOTED * 64
-"""Vectors that, added to those, make the record's."""
+"""Vectors which, added to those at AT_DATA, give the record's polynomial."""
 AT_VERDICT = AT_HEAD + NOTED * 64
-"""Without vectors: one byte, 1 for a right record, 2 for right data."""
+"""Without vectors: one byte for each record: bit 0, the record checksum is right; bit 1, the data checksum is right."""
 NOTES_SIZE = AT_VERDICT + NOTED
 
-# Places in the table block, in bytes.
+# Offsets in the table block, in bytes.
 AT_LENGTHS = 0
 AT_FAR = AT_LENGTHS + LENGTHS * ROW
 """x^(8 * 4096 * m - 1) for every m up to LENGTHS (0 unused), 8 bytes each."""
@@ -127,7 +126,7 @@ AT_POWERS = AT_SLICES + 16 * 256 * 4
 """x^(8 * n) for every n up to LENGTHS, then x^(8 * 4096 * n); 8 bytes each."""
 TABLE_SIZE = AT_POWERS + 2 * LENGTHS * 8
 LONGEST = LENGTHS * LENGTHS
-"""Data of this length and above is beyond the tables; a buffer must be smaller."""
+"""Data of this length and above is beyond the tables, so buffers must be smaller."""
 
 
 def aligned(size: int) -> npt.NDArray[np.uint8]:

@@ -1,11 +1,11 @@
 """Splitting a receive buffer into frames, a thousand at a time.
 
-Every Waltz connection carries frames: a header of seven bytes (magic, version, length of the body) and a body that begins with
-a message type.  A node that reads them one by one in Python spends its time there; here one call notes all whole frames of a
-buffer in a table, with the fields that every message of the storage protocol begins with.
+Every Waltz connection carries frames: a header of seven bytes (magic, version, length of the body) and a body that begins with a
+message type.  Reading frames one by one in Python would dominate a node's time; here one call enters all whole frames of a buffer
+into a table, with the fields that every message of the storage protocol begins with.
 
-A frame's length is compared with its bound before anybody waits for it or makes room.  Source of the frame's layout and of the
-keep-alive (a frame without body): release 0.13.2.
+A frame's length is compared with its bound before the rest is awaited and memory is allocated for it.  Source of the frame's
+layout and of the keep-alive (a frame without body): release 0.13.2.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _STATUS = {int(status): status for status in SplitStatus}
 class Split(NamedTuple):
     """Frames of a buffer.
 
-    `table`: int64, one row a frame, columns by `FrameColumn`.  `consumed`: offset in the buffer behind the last whole frame.
-    `needed`: whole size of the unfinished frame that begins there; 0 when not even its header is whole, or when the status is
-    another than MORE.
+    `table`: int64, one row for each frame, columns by `FrameColumn`.  `consumed`: offset in the buffer after the last whole
+    frame.  `needed`: total size of the incomplete frame that begins there; 0 when its header is incomplete, or when the status
+    is not MORE.
     """
 
     table: Table
@@ -52,9 +52,9 @@ class Split(NamedTuple):
 class FrameSplitter:
     """Splits buffers of one connection, or of any number of connections of one thread.
 
-    `magic` is the byte that every frame of the protocol begins with, `max_body` the longest body that is accepted, `rows` how
-    many frames one call delivers at most.  `compiled`: False for the interpreted loop; None for the best that is ready (see
-    `engine.scan.wire_code`); True to wait for the compiled one where it can be had.
+    `magic`: the byte that every frame of the protocol begins with.  `max_body`: bytes of the longest body that is accepted.
+    `rows`: frames per call, at most.  `compiled`: False for the interpreted loop; None for the best that is ready (see
+    `engine.scan.wire_code`); True to wait for the compiled one, if it is available.
     """
 
     def __init__(self, *, magic: int, max_body: int, rows: int = 1024, compiled: bool | None = None) -> None:
@@ -66,14 +66,14 @@ class FrameSplitter:
 
     @property
     def loops(self) -> str:
-        """What runs now, for people."""
+        """The name of the loops in use, for people."""
         return self._loops().name
 
     def split(self, buffer: bytes | bytearray | memoryview, start: int, end: int, version: int) -> Split:
-        """The whole frames of ``buffer[start:end]``, as many as there are rows; keep-alives are passed over.
+        """The whole frames of ``buffer[start:end]``, at most as many as there are rows; keep-alives are skipped.
 
-        A status other than MORE and FULL tells what is wrong with the frame at `consumed`; frames in front of it are good.
-        Raises ValueError when the range does not lie in the buffer.
+        A status other than MORE and FULL says what is wrong with the frame at `consumed`; the frames before it are valid.
+        Raises ValueError when the range is not inside of the buffer.
         """
         if not 0 <= start <= end <= len(buffer):
             raise ValueError(f"bytes {start} to {end} of a buffer of {len(buffer)}")

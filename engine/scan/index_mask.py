@@ -1,8 +1,8 @@
-"""Index entries in a window of bytes: they look like records to a search that goes by id and length alone.
+"""Detects the entries of an index in a window of bytes, to exclude them from the candidates of a search for records.
 
-An index is eight bytes a record, rising by at least the size of the shortest record, and never by more than a length field can
-hold.  Half of its bytes are zero, so nearly every place in it passes for a record without data; checking each one costs a
-thousand times more than telling at a glance that this is an index.
+An index has eight bytes for each record; entries rise by at least the size of the shortest record and at most by what a length
+field can hold.  Half of its bytes are zero, so nearly every offset in it looks like a record without data when only id and length
+are compared.  Verifying the checksum of each such candidate costs a thousand times more than detecting the index.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy.typing as npt
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_OVERHEAD, decode_entries
 
 LEAST_ENTRIES = 32
-"""Entries in a row that make an index.  A record's request id, header, length and checksums cannot rise as long."""
+"""Consecutive rising entries that are considered an index; the fields of a record cannot rise for so long."""
 LARGEST_STEP = 2**31
 LARGEST_OFFSET = 2**48
 
 
 def inside_index(window: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """For each byte of the window, whether it lies in a row of index entries.  Rows that the window cuts short may be missed."""
+    """For each byte of the window, whether it is part of index entries.  Entries at the edges of the window may be missed."""
     inside = np.zeros(len(window), np.bool_)
     for phase in range(ENTRY_SIZE):
         whole = window[phase : phase + (len(window) - phase) // ENTRY_SIZE * ENTRY_SIZE]

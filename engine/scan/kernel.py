@@ -1,10 +1,10 @@
 """The kernel: one loop that walks records back to back in a buffer and checks both checksums of each.
 
-The loop, `walk`, is written once.  As it stands here it runs interpreted, on the primitives of this module (`struct` and the
-fastest CRC-32 library); `engine.scan.compiled` takes the same code object, puts machine-level primitives of the same names
-in their place and compiles it.  Layout constants come from the compiled schema of the record (`formats.segment`).
+The loop, `walk`, is written once.  Here it runs interpreted, on the primitives of this module (`struct` and the fastest CRC-32
+library); `engine.scan.compiled` takes the same code object, replaces the primitives by machine-level ones of the same names, and
+compiles it.  Layout constants come from the compiled schema of the record (`formats.segment`).
 
-A `Lane` is what one walk needs: the buffer, the loop's state (64-bit words, `Slot`), and the columns that it fills.
+A `Lane` is the memory of one walk: the buffer, the loop's state (64-bit words, `Slot`), and the columns that the loop fills.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ REQUEST_ID_LOW_AT = RECORD_HEADER.offset_of("request_id.partition")
 
 
 class Slot(enum.IntEnum):
-    """Places in a lane's state."""
+    """The words of a lane's state.  *In*: set by the caller; *out*: set by the loop."""
 
     POSITION = 0
     """In and out: where in the buffer the next record begins."""
     FILLED = 1
     """In: bytes of the buffer that are filled."""
     ROOM = 2
-    """In: bytes from the start of the buffer to the end of the walk, in the buffer or not; no record may reach beyond."""
+    """In: position of the end of the walk, which may be beyond the buffer; no record may reach beyond it."""
     BASE = 3
     """In: file offset of the buffer's first byte; may be negative."""
     EXPECTED = 4
     """In and out: the id that the next record must have."""
     ROW = 5
-    """In and out: rows filled."""
+    """In and out: number of rows that are filled."""
     CAPACITY = 6
-    """In: rows there are."""
+    """In: number of rows."""
     MAX_LENGTH = 7
     """In: bound for a record's data length."""
     WIDE = 8
     """In: 1 to fill every column, 0 for offset and data_ok only."""
     NOTES = 9
-    """Inner: what was noted of a stretch (address of scratch memory in the compiled loop)."""
+    """Internal: results of `note` for the current stretch (in the compiled loop the address of scratch memory)."""
     TABLES = 10
     """In: address of the constants (compiled loop only)."""
     FUNCTION = 11
@@ -65,7 +65,7 @@ class Slot(enum.IntEnum):
 SLOTS = 16
 """Words in a lane's state."""
 MARGIN = 64
-"""Bytes of memory behind the buffer; they are never filled."""
+"""Bytes of memory after the buffer that are never filled; the loop may load them."""
 
 
 class Status(enum.IntEnum):
@@ -80,15 +80,15 @@ class Status(enum.IntEnum):
     CHECKSUM = 3
     """The next record's checksum is wrong."""
     ORDER = 4
-    """The next record is right but has another id."""
+    """The next record has right checksums but another id."""
     END = 5
-    """Nothing is left (never the loop's own answer; see `engine.scan.walk`)."""
+    """Nothing is left.  Returned by `engine.scan.walk` only, not by the loop."""
     SHORT = 6
-    """Fewer bytes are left than the shortest record has (likewise)."""
+    """Fewer bytes are left than the shortest record has.  Returned by `engine.scan.walk` only."""
 
 
 STRETCH = 64
-"""Records whose checksums are settled at once."""
+"""Number of records whose checksums are verified together (a *stretch*)."""
 
 # Plain integers: the compiled loop takes them as constants.
 POSITION, FILLED, ROOM, BASE = int(Slot.POSITION), int(Slot.FILLED), int(Slot.ROOM), int(Slot.BASE)
@@ -102,19 +102,19 @@ BAD_CHECKSUM, ORDER = int(Status.CHECKSUM), int(Status.ORDER)
 def walk(state: Any, memory: Any, columns: Any) -> int:
     """Walk records in `memory` until something stops the loop; returns a `Status` and leaves the rest in `state`.
 
-    Bytes are taken for what they are worth by where they stand:
+    What bytes mean depends on their position:
 
     ======================== =========================================================================================
-    in front of FILLED       read from the file: believed, once a record's checksum agrees
-    FILLED to the buffer's   loaded perhaps, never believed: a header's length may be loaded from there, as that costs less
-    end                      than to ask first; the comparison with FILLED that follows drops it
-    ROOM and behind          belongs to nobody: a record whose length reaches there ends the walk (`Status.LENGTH`)
+    below FILLED             read from the file; a record there is valid if its checksum is right
+    FILLED to the buffer's   undefined.  The length in a header may be loaded from there, which costs less than a
+    end                      comparison first; the comparison with FILLED that follows discards it
+    ROOM and above           outside of the walk: a record whose length reaches there stops the loop (`Status.LENGTH`)
     ======================== =========================================================================================
 
-    A length is compared with its bounds before anything is done with it; a negative one counts as too large.
+    A length is compared with its bounds before it is used; a negative one counts as too large.
 
-    Checksums are settled a stretch of records at a time, as a compiled loop checks several at once faster than one after the
-    other.  Where one is wrong, the rows behind it are dropped: they were found by its length.
+    Checksums are verified for a stretch of records at a time, because a compiled loop verifies several at once faster than one
+    after the other.  If one is wrong, the rows after it are dropped, because its length led to them.
     """
     position = get(state, POSITION)
     filled = get(state, FILLED)
@@ -164,7 +164,7 @@ def walk(state: Any, memory: Any, columns: Any) -> int:
     return status
 
 
-# --- primitives of the interpreted loop; a compiled loop has its own of the same names -------------------------------
+# --- primitives of the interpreted loop; the compiled loop has others of the same names ------------------------------
 
 
 def _words_of_header() -> struct.Struct:
@@ -183,7 +183,7 @@ _read_length = struct.Struct(">I").unpack_from
 _read_word = CHECKSUM.struct.unpack_from
 _read_header = HEADER_WORDS.unpack_from
 _TWO_PASSES = 16 << 10
-"""Data of fewer bytes is passed over twice: cheaper, interpreted, than joining two checksums."""
+"""Data of fewer bytes is read twice, for both checksums: in Python that is cheaper than joining two checksums."""
 
 _shift = lru_cache(maxsize=64)(shift_operator)
 
@@ -209,7 +209,10 @@ def data_length(memory: Any, position: int) -> int:
 
 
 def note(state: Any, memory: Any, position: int, length: int, place: int) -> None:
-    """Compute both checksums of the record at `position`, which is wholly in the buffer, as number `place` of a stretch."""
+    """Compute both checksums of the record at `position`, which is wholly in the buffer, for `settle`.
+
+    `place`: the number of the record in its stretch.
+    """
     start = position + HEADER
     end = start + length
     data_sum = crc32(memory[start:end])
@@ -222,9 +225,9 @@ def note(state: Any, memory: Any, position: int, length: int, place: int) -> Non
 
 
 def settle(state: Any, columns: Any, first: int, count: int) -> int:
-    """Deliver the data's verdict for `count` noted records from row `first` on; returns how many records are right.
+    """Fill the column `data_ok` for the `count` records of `note`, from row `first` on.
 
-    It counts up to the first whose record checksum is wrong; what is delivered from there on is not meant.
+    Returns the number of records before the first one with a wrong record checksum; rows from that one on are undefined.
     """
     notes = state[NOTES]
     for place, (record_ok, data_ok) in enumerate(notes):
@@ -238,19 +241,19 @@ def settle(state: Any, columns: Any, first: int, count: int) -> int:
 
 
 def put_row(columns: Any, row: int, offset: int, memory: Any, position: int, end: int) -> None:
-    """Deliver every column but the verdict of the record at ``[position, end)``, in the order of `COLUMN_TYPES`."""
+    """Fill all columns but `data_ok` for the record at ``[position, end)``, in the order of `COLUMN_TYPES`."""
     del columns.rows[row:]
     columns.rows.append((offset, *_read_header(memory, position), *_read_word(memory, end - CHECKSUM.size)))
 
 
 def put_place(columns: Any, row: int, offset: int) -> None:
-    """Deliver a record's offset."""
+    """Fill the column `offset` only."""
     del columns.rows[row:]
     columns.rows.append((offset,))
 
 
 def place_of(columns: Any, row: int) -> int:
-    """The offset that was delivered for a row."""
+    """The offset in a row."""
     return columns.rows[row][0]  # type: ignore[no-any-return]
 
 
@@ -269,45 +272,46 @@ class Lane(Protocol):
         """Run the loop; returns a `Status`."""
 
     def push(self, row: tuple[int | bool, ...]) -> None:
-        """Add a row by hand: the values of `COLUMN_TYPES`."""
+        """Append a row with these values of `COLUMN_TYPES`, for a record that the loop did not check."""
 
     def take(self, *, copy: bool) -> dict[str, np.ndarray[Any, Any]]:
-        """The filled rows by column name, and begin anew.  Without `copy` they hold until the next walk."""
+        """The filled rows by column name; the rows are empty afterwards.  Without `copy` they are valid until the next `walk`."""
 
 
 class Kernel(Protocol):
-    """A way to run the loop.  Thread-safe."""
+    """One implementation of the loop.  Thread-safe."""
 
     name: str
-    """What runs, for people: for example ``interpreted, isal``."""
+    """For people, for example ``interpreted, isal``."""
 
     def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
-        """A lane; every column when `wide`, else offset and data_ok.
+        """A lane with a buffer of at least `buffer_size` bytes and `rows` rows.
 
-        Its buffer may be larger, and hold what a walk before left there; `state` is to be set for another one.
+        `wide`: all columns, else only `offset` and `data_ok`.  `max_length`: bound for a record's data length.  A lane may be
+        reused: the caller has to set its `state`, and must not rely on the contents of its buffer.
         """
 
     def give_back(self, lane: Lane) -> None:
-        """Nobody uses the lane any more, nor anything that `Lane.take` gave without a copy: the next walk may have it."""
+        """Return a lane for reuse.  The lane, and arrays of `Lane.take` without `copy`, must not be used any more."""
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Columns of the interpreted loop: tuples of all values but the verdict, and the verdicts."""
+    """Columns of the interpreted loop: tuples of all values but `data_ok`, and the values of `data_ok` (`verdicts`)."""
 
     rows: list[tuple[int | bool, ...]]
     verdicts: list[bool]
 
 
 _SMALL = 128 << 10
-"""Bytes of a buffer that comes from the heap."""
+"""Bytes up to which a buffer is allocated on the heap and not mapped."""
 
 
 class InterpretedLane:
     """A lane of the interpreted loop."""
 
     def __init__(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> None:
-        # A mapping costs calls of the system, and a page fault for each page, which is more than a small file costs to walk.
+        # A mapping costs system calls, and a page fault for each page, which is more than the walk over a small file.
         size = buffer_size + MARGIN
         self.memory = memoryview(bytearray(size) if size <= _SMALL else mmap.mmap(-1, size))
         self.state: list[Any] = [0] * SLOTS
@@ -320,7 +324,7 @@ class InterpretedLane:
     def walk(self) -> int:
         """See `Lane.walk`."""
         status = walk(self.state, self.memory, self._columns)
-        self._drop_rest()  # a stranger's verdict as well, which would be the next record's
+        self._drop_rest()  # also the `data_ok` of a record with another id, which has no row
         return status
 
     def push(self, row: tuple[int | bool, ...]) -> None:
@@ -330,7 +334,7 @@ class InterpretedLane:
         self.state[Slot.ROW] += 1
 
     def _drop_rest(self) -> None:
-        """Rows behind a wrong record were delivered and taken back."""
+        """Drop the rows after the first record that is not valid."""
         del self._columns.rows[self.state[Slot.ROW] :]
         del self._columns.verdicts[self.state[Slot.ROW] :]
 
@@ -346,7 +350,7 @@ class InterpretedLane:
 
 
 class InterpretedKernel:
-    """The loop as Python runs it: nothing to load and nothing to wait for."""
+    """The loop as Python code, which is always available."""
 
     name = f"interpreted, {CRC32_LIBRARY}"
 
@@ -355,17 +359,17 @@ class InterpretedKernel:
         return InterpretedLane(buffer_size, rows, wide=wide, max_length=max_length)
 
     def give_back(self, lane: Lane) -> None:
-        """See `Kernel.give_back`; a small lane costs next to nothing here."""
+        """See `Kernel.give_back`; the lane is not kept."""
 
 
 INTERPRETED = InterpretedKernel()
 
 
-# --- one question for any kernel -----------------------------------------------------------------------------------------
+# --- self-test of a kernel -----------------------------------------------------------------------------------------------
 
 
 def made_up_record(transaction_id: int, length: int) -> bytes:
-    """A record with right checksums and `length` bytes of data that look like nothing."""
+    """A generated record with right checksums and `length` bytes of pseudo-random data."""
     whole = shake_128(b"%d" % transaction_id).digest(_INVENTED.size + length)
     data = whole[_INVENTED.size :]
     header = HEADER_WORDS.pack(transaction_id, *_INVENTED.unpack_from(whole), length, crc32(data))
@@ -377,7 +381,7 @@ _INVENTED = struct.Struct(">qqi")
 
 
 def answers(kernel: Kernel, records: bytes | bytearray) -> list[Any]:
-    """Everything that a kernel tells about `records`, the first of which should have the id 0."""
+    """All results of a kernel for `records`, of which the first should have the id 0."""
     lane = kernel.lane(_BEFORE + len(records), STRETCH, wide=True, max_length=len(records))
     end = _BEFORE + len(records)
     lane.memory[_BEFORE:end] = records

@@ -1,8 +1,8 @@
-"""Which kernel runs: interpreted for small inputs, compiled for large ones.
+"""Choice of the kernel: interpreted for small inputs, compiled for large ones.
 
-Loading compiled code takes longer than a small input takes interpreted, and compiling it for the first time on a machine
-takes far longer; so the size decides, and whether the code is in the cache.  A process that is asked again and again, as a
-worker of Spark is, has a large input in pieces: once it was asked for as much as is worth compiling code, it does so.
+Loading compiled code takes longer than interpreting a small input, and compiling it takes far longer; so the choice depends on
+the size of the input, and on whether the code is in the cache.  A worker of Spark gets a large input in pieces; therefore a
+process compiles the code once its inputs together are large enough.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import os
 from waltzctl.engine.scan.kernel import INTERPRETED, Kernel
 
 LOAD_FROM = 8 << 20
-"""Bytes from which code that is in the cache is worth loading."""
+"""Size of an input, in bytes, from which code in the cache is loaded."""
 COMPILE_FROM = 96 << 20
-"""Bytes from which code is worth compiling, of one input or of all that a process was asked for and went without."""
+"""Bytes from which code is compiled: of one input, or of all inputs for which a process took the interpreted kernel instead."""
 WAY_VARIABLE = "WALTZCTL_KERNEL"
 """Environment variable that names the only way to use: one of `engine.scan.compiled.WAYS`, or ``interpreted``."""
 
 INTERPRETED_WAY = "interpreted"
 
 _in_use: Kernel | None = None
-_without: int = 0
-"""Bytes for which this process took the interpreted kernel as there was no code, of inputs that are worth loading some."""
+_interpreted_bytes: int = 0
+"""Bytes of inputs of at least LOAD_FROM for which this process took the interpreted kernel, as the cache had no code."""
 
 
 def choose(size: int, compiled: bool | None = None) -> Kernel:
-    """The kernel for `size` bytes; `compiled` overrides the choice, where a compiled one can be had at all."""
-    global _in_use, _without
+    """The kernel for `size` bytes.  `compiled`: False for the interpreted one; True for a compiled one, if there is one."""
+    global _in_use, _interpreted_bytes
     if compiled is False:
         return INTERPRETED
     if _in_use is not None:
@@ -40,10 +40,10 @@ def choose(size: int, compiled: bool | None = None) -> Kernel:
 
         ways = (os.environ[WAY_VARIABLE],) if WAY_VARIABLE in os.environ else machine.available_ways()
         if compiled is None and not machine.cached(ways[0]):
-            _without += size
-            if _without < COMPILE_FROM:
+            _interpreted_bytes += size
+            if _interpreted_bytes < COMPILE_FROM:
                 return INTERPRETED
-            _without = 0  # where it cannot be compiled that is found out again after as much, not at each piece
+            _interpreted_bytes = 0  # if compiling fails, try again only after COMPILE_FROM more bytes
         for way in ways:
             with contextlib.suppress(machine.CodeUnavailableError):
                 _in_use = machine.load(way)

@@ -1,8 +1,8 @@
-"""Records whose bytes are known: a scan of another copy takes what it finds there to be the same without a checksum of its own.
+"""Known records: the scan of one replica reuses the batches from the scan of another replica while their bytes are equal.
 
-Replicas hold the same bytes from record to record.  Where a file has the bytes of records that were scanned elsewhere, under the
-id that comes next, its records are those: the checksums agree because the bytes do.  Comparing costs half of what a scan does,
-and nothing is copied: the batches share the columns and the bytes of what is known.
+Replicas hold the same records byte for byte.  If a file has the same bytes as scanned records, and the ids continue the sequence,
+its checksums are right because theirs are.  Comparing costs half as much as scanning, and copies nothing: the batches share the
+columns and the bytes of the known ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordBatch
 
 PIECE = 128 << 10
-"""Bytes that are read and compared at a time: they stay in a core's second-level cache."""
+"""Bytes read and compared per step; they fit into a core's second-level cache."""
 
 
 class KnownRecords:
@@ -25,14 +25,14 @@ class KnownRecords:
         self.hold(batches)
 
     def hold(self, batches: Sequence[RecordBatch]) -> None:
-        """Know these from now on, and nothing else."""
+        """Replace the known batches by these."""
         self._batches, self._place = batches, 0
 
     def at(self, source: ByteSource, offset: int, expected: int, stop: int) -> RecordBatch | None:
-        """The records of the source from `offset` on, as far as a known batch goes that has the id `expected`.
+        """The records of `source` from `offset` on, the first with the id `expected`, from one known batch.
 
-        None where there is none, where it goes beyond `stop`, or the source has other bytes; behind those nothing is known any
-        more.  Ids must rise from call to call.  Raises DiskReadError.
+        None if no batch has that id, if its records end beyond `stop`, or if the source has other bytes; in the last case all
+        batches are dropped.  `expected` must rise from call to call.  Raises DiskReadError.
         """
         known = self._of(expected)
         if known is None:
@@ -63,7 +63,7 @@ class KnownRecords:
             part = wanted[done : done + PIECE]
             if source.read_into(offset + done, buffer[: len(part)]) < len(part):
                 return False
-            # by memcmp, as neither is a view that is compared with a view
+            # bytearray against view is compared by memcmp; two views would be compared item by item
             if (self._piece if len(part) == PIECE else bytearray(buffer[: len(part)])) != part:
                 return False
         return True

@@ -1,8 +1,9 @@
-"""Answering requests for lists of few records at once, from segments that are open and that the system has in memory.
+"""A node's fast path for requests for short lists of records, from open segments in the page cache.
 
-Whoever received requests would wait for a thread and back longer than such an answer takes.  All that arrived for a partition is
-answered in one call: two reads of the system, a pass over the records that compares both checksums, and the frame of the answer.
-Nothing waits for the disk: a read that would have to says so, and the request is left to a thread.
+Handing a request to a thread takes longer than making such an answer.  So all requests that arrived together for a partition are
+answered in one call, without a thread: for each answer two reads (index and data), the verification of both checksums of each
+record, and the frame.  The reads never wait for the disk (``RWF_NOWAIT``): if one would have to, it fails, and the request is
+left to a thread.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from waltzctl.formats.wire.storage import LIST_RANGE, RecordHeaderListRequest, R
 __all__ = ["FEW_BYTES", "FEW_RECORDS", "LIST_BODY", "LIST_TYPES", "ListAnswers", "OpenSegment", "Requests"]
 
 FEW_RECORDS = 100
-"""Records that one list may have."""
+"""Records of one list, at most."""
 FEW_BYTES = 32 << 10
-"""Bytes on disk that they may have."""
+"""Bytes of its records on disk, at most."""
 ROOM = 128 << 10
-"""Bytes of the answers that are made in one go, at most: of four lists as long as they may be."""
+"""Bytes of all answers of one call, at most: four lists of maximum size."""
 LIST_TYPES = (RecordListRequest.TYPE, RecordHeaderListRequest.TYPE)
 NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)
-"""A flag that no system knows where there is no such flag: the read fails, and is done in the way that waits."""
+"""Where the flag does not exist, an unknown one: the read fails, and the request is left to a thread."""
 _BODY = int(FrameColumn.BODY)
 _HEADS = list_heads()
 
 
 class OpenSegment(NamedTuple):
-    """Both files of a segment, open: descriptors, and the records ``[first, next)`` in the bytes ``[start, end)`` of the data.
+    """An open segment: descriptors of both files, and the records ``[first, next)`` at the offsets ``[start, end)``.
 
-    `segment`: the id by which its files are named.  `longest`: bytes of data that a record may have.
+    `segment`: the transaction id in the names of the files.  `longest`: bytes of data that a record may have.
     """
 
     data_file: int
@@ -64,9 +65,10 @@ class OpenSegment(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Requests of one partition: frames of `received` that `table` describes (int64, columns by `FrameColumn`).
+    """Requests for one partition: the frames in `received` that `table` describes (int64, columns by `FrameColumn`).
 
-    Of `session` those are that may be answered: each with at most `most` bytes on disk, all together with `room` bytes.
+    `session`: only requests of this session are answered.  `most`: bytes on disk of one answer's records, at most; `room`: bytes
+    of all answers together, at most.
     """
 
     received: bytes | bytearray | memoryview
@@ -89,14 +91,14 @@ class ListAnswers:
         self._words[OpenWord.FLAGS], self._words[OpenWord.FEW] = NO_WAIT, FEW_RECORDS
 
     def begin(self, requests: Requests) -> None:
-        """Take requests, of which none is answered yet.  Raises ValueError for a table of another kind."""
+        """Begin with new requests.  Raises ValueError for a table of another shape."""
         table = requests.table
         if table.ndim != 2 or table.shape[1] != COLUMNS or not table.flags.c_contiguous:
             raise ValueError("a table has eight columns of 64-bit words")
         self._requests, self._state = requests, new_state()
         state, words = self._state, self._words
         state[ROWS] = len(table)
-        if len(table):  # what the loop is to look at is no more than the requests: so it is known for a short call
+        if len(table):  # only the range of the requests, so that the call counts as a short one (`wire_compiled`)
             state[POSITION] = int(table[0, _BODY])
             state[FILLED] = min(int(table[-1, _BODY]) + LIST_BODY, len(requests.received))
         words[OpenWord.SESSION] = requests.session
@@ -105,12 +107,12 @@ class ListAnswers:
 
     @property
     def answered(self) -> int:
-        """How many of the requests are answered."""
+        """The number of requests that are answered."""
         return self._state[ROW]
 
     @property
     def first_transaction_id(self) -> int | None:
-        """What the next request asks for; None when there is none, or it is no such request."""
+        """The first id that the next request asks for; None if there is no request left, or it is not one for a list."""
         requests, row = self._requests, self._state[ROW]
         if row == len(requests.table):
             return None
@@ -121,9 +123,10 @@ class ListAnswers:
         return first
 
     def answer_from(self, segment: OpenSegment, shown: int) -> bool:
-        """Answer requests as long as their records lie in a segment; whether another segment may have the next one's.
+        """Answer requests as long as their records are in `segment`.
 
-        `shown`: the id behind the last record of the log that anybody is shown.
+        `shown`: the id after the last record of the log that readers may see.  Returns whether another segment may have the
+        records of the next request.
         """
         state, words, before = self._state, self._words, self._state[ROW]
         words[OpenWord.DATA], words[OpenWord.INDEX], words[OpenWord.SEGMENT] = (

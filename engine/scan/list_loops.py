@@ -1,7 +1,7 @@
-"""The loops that make lists of records: from records on disk, and from requests for few records that lie in open files.
+"""The loops that make lists of records for the wire: `to_list` from records on disk, `answer_lists` from requests.
 
-As those of `engine.scan.wire_loops` they are written once, run interpreted or compiled, and believe nothing: neither a request,
-nor the index, nor a record.
+Like those of `engine.scan.wire_loops` they are written once, run interpreted or compiled, and trust neither the requests, nor the
+index, nor the records.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ from waltzctl.engine.scan.wire_memory import (
 
 
 def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
-    """Turn records on disk into the records of a list (or, when `brief`, into its record headers) until one is not right.
+    """Turn records on disk into the records of a list (or, when `brief`, into record headers), up to the first invalid one.
 
-    It goes on behind the BYTES that are there.  Both checksums of each are compared, also when its data is left out.
+    The output is appended after the BYTES that `out` has.  Both checksums of each record are verified, also when `brief`.
     """
     position = get(state, POSITION)
     filled = get(state, FILLED)
@@ -135,11 +135,11 @@ def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
 
 
 def answer_lists(state: Any, memory: Any, table: Any, segment: Any, heads: Any, scratch: Any, out: Any) -> int:
-    """Answer requests for lists, rows ROW to ROWS of the table, behind the BYTES of `out`, from one open segment.
+    """Answer requests for lists, rows ROW to ROWS of the table, from one open segment; answers go after the BYTES of `out`.
 
-    It stops at the first one that it cannot answer as it is, of which nothing is delivered; ROW and BYTES tell how far it came.
-    `segment` has the words of `OpenWord`.  `heads`: what both kinds of answers begin with, up to the type.  `scratch` has room
-    for FEW + 1 entries of an index and, behind them, MOST bytes.
+    It stops at the first request that it cannot answer; ROW is the number of that row, and BYTES the end of the answers before.
+    `segment`: words by `OpenWord`.  `heads`: the beginnings of the answers of both types, up to the type.  `scratch` has room for
+    FEW + 1 index entries, and MOST bytes after them.
     """
     filled = get(state, FILLED)
     rows = get(state, ROWS)

@@ -1,7 +1,7 @@
-"""The loops over optimistic locks: which of the appends that came together may go on, and what becomes of their locks then.
+"""The loops over optimistic locks: `admit_appends` decides which appends may be written, `settle_appends` records the outcome.
 
-What the table is, and what a slot holds, is told in `engine.server.locks`.  As those of `engine.scan.wire_loops` these loops are
-written once and run interpreted or compiled, and they believe nothing.
+The lock table and its slots are described in `engine.server.locks`.  Like those of `engine.scan.wire_loops` these loops are
+written once, run interpreted or compiled, and trust none of their input.
 """
 
 from __future__ import annotations
@@ -30,23 +30,27 @@ from waltzctl.engine.scan.wire_layout import (
 from waltzctl.engine.scan.wire_memory import get, put, remainder
 
 MULTIPLIER, INCREMENT, POSITIVE = 1103515245, 12345, 0x3FFFFFFF
-"""Of the release's chain of hashes."""
+"""Constants of the linear congruential generator with which the release hashes a lock's id."""
 LINKS = 3
-"""Slots of a lock."""
+"""Number of slots for each lock: the slots of so many successive hash values."""
 
 
 def following(value: Any) -> Any:
-    """The next link of a lock's chain of hashes, which begins with its id: unsigned 32-bit integers."""
+    """The next hash value of a lock; the first one is made from the lock's id.  Values are unsigned 32-bit integers."""
     return (value * MULTIPLIER + INCREMENT) & LOCK_MASK
 
 
 def slot(value: Any, slots: Any) -> Any:
-    """The slot that a link of the chain stands for, in a table of so many."""
+    """The slot of a hash value, in a table of `slots` slots."""
     return remainder(value & POSITIVE, slots)
 
 
 def mark_slots(in_flight: Any, written: Any, lock: Any, slots: Any, more: Any, transaction: Any) -> Any:
-    """In each slot of a lock that is written under: more transactions in flight, or fewer; and this one wrote, unless -1."""
+    """Update the slots of a lock, unless it is a read lock.
+
+    `more`: change of the number of transactions in flight, 1 or -1.  `transaction`: the id of the last transaction that wrote
+    under the lock, to be stored; -1: none.
+    """
     if lock >> LOCK_BITS != READ_LOCK:
         value = lock & LOCK_MASK
         link = 0
@@ -61,10 +65,18 @@ def mark_slots(in_flight: Any, written: Any, lock: Any, slots: Any, more: Any, t
 
 
 def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks: Any, verdicts: Any) -> int:
-    """Mark what appends, FILLED of them, will write, until ROWS are admitted or one has to wait.
+    """Decide FILLED appends in their order, until ROWS of them are admitted or one has to wait; mark the locks of admitted ones.
 
-    `verdicts` receives, for each that does not wait, ADMITTED, or the last transaction that wrote under one of its locks, which
-    its client does not know of.
+    ================================================================= ===========================================
+    the append                                                        its word in `verdicts`
+    ================================================================= ===========================================
+    has a lock of which all slots have a transaction in flight        none: it waits, and the loop stops
+    has a write or read lock of which all slots have a written        the id of the last such transaction
+    transaction above the client's high-water mark
+    otherwise                                                         ADMITTED
+    ================================================================= ===========================================
+
+    Out: TAKEN, appends decided; RECORDS, appends admitted.
     """
     filled = get(state, FILLED)
     most = get(state, ROWS)
@@ -124,7 +136,7 @@ def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks:
 
 
 def settle_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks: Any) -> int:
-    """Appends that were admitted, FILLED of them, are transactions now, from EXPECTED on; -1: none is one."""
+    """Record the outcome of FILLED admitted appends: written as transactions from EXPECTED on, or not written if that is -1."""
     filled = get(state, FILLED)
     known = get(state, LOCKS)
     slots = get(state, SLOTS)

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, misc, untyped-decorator, no-untyped-call"
-"""What a machine can do and Python cannot say: loads, stores, calls and vectors, as functions for compiled code.
+"""Machine-level primitives for compiled code: loads, stores, calls through addresses, and vectors, as numba intrinsics.
 
-Importing this module imports numba.  Values are 64-bit integers; addresses are integers too, so that compiled code depends on no
-Python object.  A vector is a value of its own type and lives in a machine register.
+Importing this module imports numba.  Values are 64-bit integers, and so are addresses, so that compiled code depends on no Python
+object.  A vector is a value of its own type in a machine register.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.extending import intrinsic, models, register_model
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _PAIR = ir.VectorType(I64, 2)
 _NOTHING = ir.Constant(I64, 0)
-"""The value of a primitive that has none."""
+"""The return value of primitives without a result."""
 
 
 class VectorType(types.Type):
@@ -40,18 +40,18 @@ def _constant(builder, instruction):
 
 
 def _loaded(builder, address, kind):
-    """A value at an address, which need not be a multiple of anything."""
+    """Load a value from an address, which need not be aligned."""
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
 
 
 def _stored(builder, value, address):
-    """Store a value at any address."""
+    """Store a value at an address, which need not be aligned."""
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
     return _NOTHING
 
 
 def _load(code: str, *, constant: bool = False, signed: bool = True) -> Any:
-    """A load of a value at an address: ``>`` or ``=``, then the number of bits."""
+    """A primitive that loads an integer.  `code`: ``>`` for big-endian or ``=`` for native, then the number of bits."""
     kind = ir.IntType(int(code[1:]))
 
     @intrinsic
@@ -94,7 +94,7 @@ store_be32 = _store(32, swapped=True)
 
 @intrinsic
 def copy_bytes(context, target, source, length):
-    """Copy bytes between two places that do not overlap."""
+    """Copy bytes between two ranges that do not overlap."""
 
     def generate(_, builder, signature, arguments):
         place = I8.as_pointer()
@@ -146,7 +146,7 @@ def call_crc(context, function, value, address, length):
 
 @intrinsic
 def call_read(context, function, descriptor, pieces, offset, flags):
-    """Call ``preadv2`` for one piece: the ``iovec`` stands at `pieces`."""
+    """Call ``preadv2`` with one ``iovec``, at the address `pieces`."""
 
     def generate(_, builder, signature, arguments):
         kind = ir.FunctionType(I64, [I32, I8.as_pointer(), I32, I64, I32])
@@ -175,7 +175,7 @@ def _shuffled(builder, low, high, lanes):
 
 
 def _picked(builder, octets, order, kind):
-    """A vector of the given bytes; numbers beyond the last stand for zero."""
+    """A vector of the bytes with these numbers; a number beyond the last byte gives zero."""
     zero = ir.Constant(octets.type, [0] * octets.type.count)
     mask = ir.Constant(ir.VectorType(I32, len(order)), order)
     return builder.bitcast(builder.shuffle_vector(octets, zero, mask), kind)
@@ -190,9 +190,9 @@ def _sum_lanes(builder, vector):
 
 
 def _sum_each(builder, vectors):
-    """From n vectors of n lanes, one vector: its lane k is the sum of all lanes of vector k.
+    """One vector from n vectors of n lanes: its lane k is the sum of all lanes of vector k.
 
-    Step by step two vectors become one, and a group of lanes that belongs to one record becomes half as large.
+    In each step two vectors become one, and the number of lanes for each record is halved.
     """
     lanes = group = len(vectors)
     while len(vectors) > 1:
@@ -276,7 +276,7 @@ class Vectors:
 
         @intrinsic
         def last_word(context, value):
-            """The last four bytes, a checksum as it is stored, as a register in the last lane."""
+            """The last four bytes, a stored (big-endian) checksum, as a register value in the last lane."""
 
             def generate(_, builder, signature, arguments):
                 size = 8 * width
@@ -288,7 +288,7 @@ class Vectors:
 
         @intrinsic
         def word_at(context, address):
-            """A checksum as it is stored at an address, as a register in the first lane."""
+            """A stored (big-endian) checksum at an address, as a register value in the first lane."""
 
             def generate(_, builder, signature, arguments):
                 word = _loaded(builder, arguments[0], I32)
@@ -302,13 +302,13 @@ class Vectors:
 
         @intrinsic
         def complement(context, value):
-            """In each lane, the register's complement."""
+            """The complement of the register value in each lane."""
             every = ir.Constant(vector, [0, 0xFFFFFFFF << 32] * (width // 2))
             return kind(kind), lambda _, builder, signature, arguments: builder.xor(arguments[0], every)
 
         @intrinsic
         def from_high_word(context, word):
-            """A vector whose first lane has `word` as its upper word, and nothing else."""
+            """A vector with `word` as the upper word of its first lane, otherwise zero."""
 
             def generate(_, builder, signature, arguments):
                 return builder.insert_element(ir.Constant(vector, [0] * width), arguments[0], ir.Constant(I32, 1))
@@ -317,7 +317,7 @@ class Vectors:
 
         @intrinsic
         def undivided(context, value):
-            """Of products with the generator's inverse: two bits for each lane, not zero where it does not divide."""
+            """From products with the generator's inverse: two bits for each lane, non-zero where it is not divisible."""
 
             def generate(_, builder, signature, arguments):
                 kept = builder.and_(arguments[0], ir.Constant(vector, [1 << 63, 0x7FFFFFFF] * (width // 2)))

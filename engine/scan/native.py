@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg, var-annotated"
-"""The compiled loop: primitives for `engine.scan.kernel.walk`, and its translation to LLVM's language.
+"""The compiled loop: machine-level primitives for `engine.scan.kernel.walk`, and its translation to LLVM IR.
 
-Importing this module imports numba.  The loop is the same code object as the interpreted one, with the names that it calls
-bound to the primitives here; so are `note_vectors` and `settle_vectors` for each width of vectors.
+Importing this module imports numba.  The loop is the code object of the interpreted one, with the names that it calls bound to
+the primitives here; in the same way `note_vectors` and `settle_vectors` are bound for each width of vectors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from waltzctl.formats.segment import RECORD_HEADER
 
 inlined = njit(forceinline=True)
 TWO_PASSES = 512
-"""Data of fewer bytes is passed over twice: cheaper than joining two checksums without machine support."""
+"""Data of fewer bytes is read twice, for both checksums: that is cheaper than joining two checksums without machine support."""
 
 # --- the loop's primitives --------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ HIGH_AT, LOW_AT = kernel.REQUEST_ID_HIGH_AT, kernel.REQUEST_ID_LOW_AT
 
 @inlined
 def get(state, slot):
-    """A word of the state, which is an address here."""
+    """A word of the state; `state` is an address here."""
     return load_64(state + 8 * slot)
 
 
@@ -92,7 +92,7 @@ def data_length(memory, position):
 
 @inlined
 def put_row(columns, row, offset, memory, position, end):
-    """Deliver every column but the verdict; `columns` is the address of the columns' addresses."""
+    """Fill all columns but `data_ok`; `columns` is the address of the columns' addresses."""
     record = memory + position
     store_64(load_fixed(columns) + 8 * row, offset)
     store_64(load_fixed(columns + 8) + 8 * row, load_be64(record))
@@ -106,13 +106,13 @@ def put_row(columns, row, offset, memory, position, end):
 
 @inlined
 def put_place(columns, row, offset):
-    """Deliver a record's offset."""
+    """Fill the column `offset` only."""
     store_64(load_fixed(columns) + 8 * row, offset)
 
 
 @inlined
 def place_of(columns, row):
-    """The offset that was delivered for a row."""
+    """The offset in a row."""
     return load_64(load_fixed(columns) + 8 * row)
 
 
@@ -236,7 +236,7 @@ def crc_called(state, value, address, length):
 
 @njit
 def crc_sliced(state, value, address, length):
-    """Sixteen bytes a step, from tables."""
+    """Our own checksum function: slicing-by-16, from tables."""
     tables = load_fixed(state + TABLES) + AT_SLICES
     value ^= 0xFFFFFFFF
     end = address + length
@@ -299,9 +299,9 @@ def settle_calls(state, columns, first, count):
 
 
 def translate(way: str) -> str:
-    """The loop in LLVM's language, optimised for this machine.
+    """The loop in LLVM IR, optimised for this machine.
 
-    `way` says how checksums are computed: ``clmul`` and the bits of a vector, ``call`` for a function, ``table`` for our own.
+    `way`: how checksums are computed: ``clmul`` and the bits of a vector, ``call`` for a library's function, ``table`` for ours.
     """
     if way.startswith("clmul"):
         names = Vectors(int(way[5:]) // 64).names
@@ -317,7 +317,7 @@ def translate(way: str) -> str:
 
 
 def text_of(loop: Any, arguments: int) -> str:
-    """A function of so many 64-bit words in LLVM's language."""
+    """A function in LLVM IR; `arguments` is the number of its arguments, 64-bit words."""
     signature = types.int64(*[types.int64] * arguments)
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     (text,) = njit(signature, **options)(loop).inspect_llvm().values()
@@ -325,7 +325,7 @@ def text_of(loop: Any, arguments: int) -> str:
 
 
 def bind(function: Callable[..., Any], names: dict[str, Any], module: str = __name__) -> Any:
-    """The same code with other meanings for some of the names that it uses."""
+    """A function with the same code, in which some global names are bound to other values."""
     bound = FunctionType(function.__code__, function.__globals__ | names, function.__name__)
     bound.__module__ = module
     return bound

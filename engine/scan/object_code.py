@@ -1,6 +1,6 @@
-"""Machine code from LLVM's language, made once on a machine and loaded from the user's cache afterwards.
+"""Machine code from LLVM IR, compiled once on a machine and then loaded from the user's cache.
 
-Compiling is the one part that needs numba; loading an object file takes llvmlite alone, and a few hundredths of a second.
+Only compiling needs numba; loading an object file takes llvmlite alone, and a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from waltzctl.engine.scan import code_cache
 
 
 class CodeUnavailableError(Exception):
-    """This code cannot run here; never leaves this package."""
+    """This code cannot run on this machine; never leaves this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """Addresses of functions by name, good for as long as `keep` lives."""
+    """Addresses of functions by name, valid as long as `keep` is referenced."""
 
     addresses: Mapping[str, int]
     keep: object
 
 
 def code_name(kind: str, sources: Sequence[str]) -> str:
-    """Name in the cache: the kind, and a digest of everything that the code depends on.
+    """The name of code in the cache: `kind`, and a digest of everything that the code depends on.
 
-    `sources` are files beside this one.  Imports llvmlite; raises ImportError without it.
+    `sources`: names of source files in this package.  Imports llvmlite; raises ImportError without it.
     """
     import llvmlite
     import llvmlite.binding as llvm
@@ -58,9 +58,9 @@ def _machine() -> Any:
 
 
 def compile_object(texts: Mapping[str, str]) -> bytes:
-    """An object file with one function for each name; its text has one definition that can be seen from outside.
+    """An object file with one function for each name; each text is LLVM IR with one externally visible definition.
 
-    Raises CodeUnavailableError for a function that needs something from outside.
+    Raises CodeUnavailableError for a function that calls external symbols.
     """
     import llvmlite.binding as llvm
 
@@ -89,7 +89,7 @@ def load_object(code: bytes, names: Sequence[str]) -> LoadedCode:
 
 
 def cached_object(name: str, make: Callable[[], bytes]) -> bytes:
-    """The object file kept under `name`, made and kept now if there is none."""
+    """The object file cached under `name`; if there is none, it is made and cached."""
     code = code_cache.get(name)
     if code is None:
         code = make()

@@ -1,26 +1,31 @@
-"""A record with a right checksum whose id is not the next one: the one judgement of what that means.
+"""Records out of order: what a record with a right checksum means whose id is not the expected one.
 
-Nothing in the record tells which of four things happened:
+There are four explanations, between which the record itself does not decide:
 
-- its id is *wrong*, so that the id that belongs there is lost;
-- ids are *missing* in front of it;
-- it does *not belong there*: it is a repeat, or it was written there by mistake;
-- nothing tells.
+==================  =======================================================================================
+*wrong id*          the record is in its place and its id is wrong, so the record with the expected id is lost
+*missing ids*       the id is right; the ids from the expected one up to it are missing
+*misplaced record*  it is a repeat, or was written there by mistake; the sequence goes on after it
+*unknown*           nothing decides
+==================  =======================================================================================
 
-Witnesses, in this order:
+Evidence, strongest first (*by place*: record number n after the one with the expected id e should have the id e + n):
 
-1. The *records behind it*.  One that stands where the sequence has it, as many places on as were passed, says that the ids of
-   those in front of it are wrong; one with the very id that was expected, that they do not belong there.  A row of ids that
-   goes on one by one but begins too low was shifted where the record behind the whole row stands where the sequence has it.
-   Larger ids that rise one by one are right, so that others are missing in front of them; unless a damaged place follows, and
-   behind it the id that would then come next.  So they are where they lead to a record that stands in its place as well, past
-   others that do not belong there; and where the very id that was expected stands alone among them.
-2. The *next segment's name*, which is the id behind the last one here: ids lead to it either by themselves or by their places.
-3. The *index*.  Entries that lead to other records than their ids say may have been made from either, so the index alone
-   proves no wrong id; but it leaves open what the ids alone would say.
-4. The *number of ids* that could ever have stood in the file.
+1. The *following records*:
 
-Verify, dump, recover, rebuild-index and compare have it from the scanner, so that they name the same loss.
+   - A following record whose id is right by place: the records before it have wrong ids.
+   - A following record with exactly the expected id: the records before it are misplaced.
+   - Consecutive ids that begin too low, followed by a record whose id is right by place: the whole run has wrong ids.
+   - Larger ids that are consecutive: they are right, and ids are missing before them.  That holds even if they lead, past
+     misplaced records, to a record whose id is right by place, and if a single record with exactly the expected id is among
+     them.  It does not hold if a damaged span follows the run, and after the span the id that would be next by place.
+2. The *name of the next segment*, which is the id after the last one of this segment: either the ids lead up to it, or the
+   number of records does.
+3. The *index*.  Entries that disagree with the ids may have been made from either, so the index alone does not prove a wrong
+   id; but it refutes a conclusion from the ids alone.
+4. The *number of ids* that fit into the file at all.
+
+Verify, dump, recover, rebuild-index and compare use the scanner, and so report the same loss.
 """
 
 from __future__ import annotations
@@ -36,20 +41,20 @@ from waltzctl.engine.scan.resync import Resynchroniser
 from waltzctl.engine.scan.walk import following
 
 SKIPPED_ALLOWANCE = 1_000_000
-"""Ids that may be missing beyond those that fit into the file; a larger jump is not a loss but a forged or foreign record."""
+"""Ids that may be missing beyond those that fit into the file; after a larger jump the record is forged or of another log."""
 ORDER_WINDOW = 16
-"""Steps over records with wrong ids until it is said that the sequence does not go on behind them."""
+"""Steps over records that are out of order, at most, before the sequence is considered not to go on after them."""
 _COMPARED = 64 << 10
-"""Bytes that are compared at once to see whether records stand twice."""
+"""Bytes per step when comparing whether records are repeated."""
 _MOST_COMPARED = 16 << 20
-"""Bytes beyond which that is not looked at."""
+"""Bytes of records that are compared, at most; longer repeats are not detected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What does not belong ends at `end`; the sequence goes on there with `next_id`, None where it does not.
+    """The records out of order end at the offset `end`, where the sequence goes on with `next_id`; None where it does not.
 
-    `proof`: as that of `engine.scan.columns.Damage`.
+    `proof`: as in `engine.scan.columns.Damage`.
     """
 
     end: int
@@ -59,11 +64,16 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """Records with right checksums whose ids fit nowhere: `passed` of them, the last one ends at `end`.
+    """Consecutive records with right checksums that are out of order.
 
-    `offsets`: where they begin, if they are told one by one and nothing follows them.  `resumed`: the id with which the
-    sequence goes on at `end`, None where it does not.  `behind`: the record at `end`, None where it was not looked at.
-    `ones`: those that were looked at one by one.
+    ========= ==============================================================================================
+    `end`     the offset after the last one
+    `passed`  their number
+    `offsets` their offsets, if each was checked by itself and they reach the end of the scan; else empty
+    `resumed` the id with which the sequence goes on at `end`; None where it does not
+    `behind`  the record at `end`; None if there is none, or it was not read
+    `ones`    the records that were checked by themselves, not as part of a run of consecutive ids
+    ========= ==============================================================================================
     """
 
     end: int
@@ -75,9 +85,10 @@ class _Passed:
 
 
 class OrderJudge:
-    """Judges records of ``[.., stop)``; `ceiling` is the id with which the next segment begins, None where that is not known.
+    """Decides what records out of order mean, in a scan that ends at the offset `stop`.
 
-    Methods may raise DiskReadError, BudgetExhaustedError.
+    `ceiling`: the id with which the next segment begins; None where it is not known.  Methods may raise DiskReadError,
+    BudgetExhaustedError.
     """
 
     def __init__(self, search: Resynchroniser, stop: int, ceiling: int | None) -> None:
@@ -86,7 +97,7 @@ class OrderJudge:
         self._ceiling = ceiling
 
     def judge(self, offset: int, expected: int) -> Judgement:
-        """The record at `offset`, where `expected` should stand."""
+        """What the record at `offset` means, where the record `expected` should be."""
         search, stop = self._search, self._stop
         found = search.probe.check(offset)
         if found is None:  # the file changed under the scan
@@ -113,22 +124,22 @@ class OrderJudge:
         return Judgement(run.end, None, "end")
 
     def _shifted(self, found: Found, expected: int) -> Judgement | None:
-        """Whether a row of records from `found` on, whose ids go on one by one, has the wrong ids altogether.
+        """The judgement that all ids of the run from `found` on are wrong; None if they are not.
 
-        None where it has not, or where it is no such row.
+        A run is a sequence of records with consecutive ids.
         """
         stop, ceiling, lower = self._stop, self._ceiling, expected - found.transaction_id
         most = lower + ORDER_WINDOW if lower > 0 else None
         if lower < 0 and ceiling is None:
-            return None  # larger ids that rise are right, unless the next segment says otherwise
+            return None  # larger consecutive ids are right, unless the next segment's name refutes them
         end, last, _ = self._search.follow(found, stop, most)
         count = last - found.transaction_id + 1
-        by_place = expected + count  # the id that belongs behind the row
+        by_place = expected + count  # the id that should follow the run
         if end == stop:
             if ceiling in (last + 1, by_place):
                 return Judgement(stop, None, "end") if ceiling == by_place else None
             if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):
-                return Judgement(stop, None, "end")  # a repeat, or the wrong ids: the index was made from either
+                return Judgement(stop, None, "end")  # a repeat or wrong ids; the index may have been made from either
             return None
         if not 0 < lower < count or self._repeated(found, end, lower):
             return None
@@ -138,7 +149,7 @@ class OrderJudge:
         return Judgement(end, by_place, "length")
 
     def _repeated(self, found: Found, end: int, count: int) -> bool:
-        """Whether the first `count` records of the row from `found` to `end` are, byte for byte, those in front of it."""
+        """Whether the first `count` records of the run from `found` to `end` repeat, byte for byte, the records before it."""
         last, _, _ = self._search.follow(found, end, count)
         size = last - found.offset
         if size > min(found.offset, _MOST_COMPARED):
@@ -151,7 +162,7 @@ class OrderJudge:
         return True
 
     def _as_indexed(self, found: Found, expected: int, count: int) -> bool:
-        """Whether the index, to its very end, has the `count` records from `found` on in the places of ids from `expected` on."""
+        """Whether the last `count` index entries, those of the ids from `expected` on, are the records from `found` on."""
         entries = self._search.indexed(expected, count + 1)
         if len(entries) != count:
             return False
@@ -163,7 +174,7 @@ class OrderJudge:
         return True
 
     def _pass_over(self, found: Found, expected: int) -> _Passed:
-        """Pass over records from `found` on until one stands where the sequence has it."""
+        """Pass over records from `found` on until one has an id that continues the sequence."""
         search, probe, stop = self._search, self._search.probe, self._stop
         ones: list[Found] = []
         passed, here, end = 0, found, found.end
@@ -172,7 +183,7 @@ class OrderJudge:
         for _ in range(ORDER_WINDOW):
             ones.append(here)
             end, count = here.end, 1
-            if here.transaction_id < expected:  # they are told by the dozen where a piece was written twice
+            if here.transaction_id < expected:  # as one run: a part of the log may have been written twice
                 end, last_id, _ = search.follow(here, stop, expected - here.transaction_id)
                 count = last_id - here.transaction_id + 1
             passed += count
@@ -193,16 +204,16 @@ class OrderJudge:
             here = behind
         if strangers is not None:
             return strangers
-        if lower is not None:  # only these are surely not in their place
+        if lower is not None:  # only the run of lower ids is certain to be misplaced
             end, passed = lower
             return _Passed(end, passed, [], None, probe.check(end), tuple(ones))
         offsets = [one.offset for one in ones] if end == stop else []
         return _Passed(end, passed, offsets, None, None, tuple(ones))
 
     def _goes_on(self, ones: Sequence[Found], after: Found, expected: int) -> bool:
-        """Whether larger ids that rise one by one go on with `after`, behind the one record that has the expected id.
+        """Whether the consecutive larger ids of `ones` go on with `after`, which follows the one record with the expected id.
 
-        That record stands alone between them, and is the one that does not belong there.
+        Then that single record is the misplaced one.
         """
         row = self._row(ones, expected)
         if not 1 < len(row) == len(ones) or after.transaction_id <= row[-1].transaction_id:
@@ -211,16 +222,16 @@ class OrderJudge:
         return second is not None and second.transaction_id == following(after.transaction_id)
 
     def _led_by_ids(self, run: _Passed, expected: int) -> bool:
-        """Whether larger ids go on one by one, from the first record on, up to the one with which the sequence resumes.
+        """Whether the larger ids are consecutive, from the first record on, up to the id with which the sequence resumes.
 
-        Those in front of it that do not are then as many as ids are missing, so that it is in its place by chance: for the place
-        all of them would have to be wrong.
+        Then these ids are right and ids are missing before them.  That the record which resumes the sequence is right by place,
+        too, is a coincidence: as many misplaced records are before it as ids are missing.
         """
         row = self._row(run.ones, expected)
         return len(row) > 1 and following(row[-1].transaction_id) == run.resumed
 
     def _row(self, ones: Sequence[Found], expected: int) -> list[Found]:
-        """The first of these whose ids go on one by one, where they are larger than the expected one and within reach."""
+        """The leading records of `ones` with consecutive ids, if these are larger than `expected` and not out of reach."""
         row: list[Found] = []
         if not ones or ones[0].transaction_id <= expected or self._out_of_reach(expected, ones[0]):
             return row
@@ -231,7 +242,10 @@ class OrderJudge:
         return row
 
     def _crowded(self, run: _Passed, expected: int) -> bool:
-        """Whether larger ids would leave none for the damaged place behind them, while the places of their records do."""
+        """Whether a damaged span follows the larger ids, and the id after it refutes them but is possible by place.
+
+        With the larger ids there would be no id left for the damaged record.
+        """
         if run.behind is not None or run.ones[-1].transaction_id <= expected:
             return False
         behind = self._search.find(run.end, expected + run.passed)
@@ -240,9 +254,9 @@ class OrderJudge:
         return expected + run.passed < behind.transaction_id <= run.ones[-1].transaction_id + 1
 
     def _rising(self, ones: tuple[Found, ...], expected: int) -> Found | None:
-        """The record with which larger ids begin that rise up to two neighbours, where the sequence can go on there.
+        """The first record of the larger, rising ids that lead up to two consecutive ids; None if there are none within reach.
 
-        Two that follow one another were not both given the wrong id, and what rises in front of them stands in its order.
+        Two neighbours with consecutive ids did not both get a wrong id, and rising ids before them are in order.
         """
         head: Found | None = None
         for one, behind in reversed(list(pairwise(ones))):
@@ -254,15 +268,15 @@ class OrderJudge:
         return head
 
     def _out_of_reach(self, expected: int, head: Found) -> bool:
-        """Whether the next segment begins in front of `head`, or so many ids are between that they never fitted."""
+        """Whether `head` belongs to the next segment or after, or more ids are missing before it than could be."""
         if head.transaction_id - expected > self._stop // OVERHEAD + SKIPPED_ALLOWANCE:
             return True
         return self._ceiling is not None and expected <= self._ceiling <= head.transaction_id
 
     def _beyond(self, run: _Passed, expected: int, head: Found) -> bool:
-        """Whether the sequence cannot go on with `head`, the larger id of a record that `run` passed over or stopped at.
+        """Whether the sequence cannot go on with `head`, a record with a larger id that `run` passed over or stopped at.
 
-        It does not where the index, to its very end, has these records in the places of the ids that were expected either.
+        It cannot if `head` is out of reach, or if the last entries of the index are the passed records under the expected ids.
         """
         if self._out_of_reach(expected, head):
             return True

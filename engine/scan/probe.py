@@ -1,6 +1,6 @@
-"""Looking at single places of a source: headers, checksums of spans, whole records; all bounded and all paid for.
+"""Random access for searches: headers, checksums of spans and whole records at any offset, with bounded work.
 
-Used where a scan cannot simply go on: the search behind damage, carving, and reads of one record.
+Used where a scan cannot simply go on: in the search after damage, in carving, and to read single records.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER
 GRANULE = 32 << 10
 """Bytes between two checkpoints of a running checksum."""
 CACHE = 256 << 10
-"""Bytes read at once."""
+"""Bytes per read."""
 FORGET_AFTER = 1 << 30
-"""Bytes behind which checkpoints are given up: 128 KiB of them."""
+"""Bytes after which checkpoints are dropped; that many bytes have 128 KiB of checkpoints."""
 CROWD = 2048
-"""When there are more candidates than one in so many bytes, it is worth asking whether they stand in an index."""
+"""With more than one candidate in so many bytes, it is checked whether they are entries of an index."""
 FLAT_CHARGE = 8192
-"""What looking at a place costs beside its bytes, in bytes of checksum that take as long."""
+"""Fixed cost of checking an offset besides its bytes, in bytes of checksum that take the same time."""
 
 _shift = lru_cache(maxsize=256)(shift_operator)
 
@@ -39,18 +39,18 @@ _MIN_ID = -(2**63)
 
 
 class BudgetExhaustedError(Exception):
-    """The work that a search may do is used up; never leaves this package."""
+    """The budget of a search is used up; never leaves this package."""
 
 
 @dataclass(slots=True)
 class SearchBudget:
-    """What a scan may spend on searching, in bytes of checksum; `spent` counts."""
+    """The work that the searches of a scan may do, in bytes of checksum; `spent` is what they have done."""
 
     limit: int
     spent: int = 0
 
     def spend(self, amount: int) -> None:
-        """Raises BudgetExhaustedError when it is used up."""
+        """Count `amount`.  Raises BudgetExhaustedError when the budget is used up."""
         self.spent += amount
         if self.spent > self.limit:
             raise BudgetExhaustedError
@@ -58,7 +58,7 @@ class SearchBudget:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A record header as it stands, believed or not."""
+    """A record header as stored, of a valid record or not."""
 
     raw: bytes
     transaction_id: int
@@ -77,7 +77,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record whose checksum is right."""
+    """A record whose record checksum is right."""
 
     offset: int
     transaction_id: int
@@ -85,7 +85,10 @@ class Found:
 
 
 class Probe:
-    """Looks at places of ``[0, stop)``.  Not thread-safe.  Every method may raise DiskReadError, BudgetExhaustedError."""
+    """Reads and checks at any offset of ``[0, stop)``.  Not thread-safe.
+
+    Every method may raise DiskReadError, BudgetExhaustedError.
+    """
 
     def __init__(self, source: ByteSource, stop: int, max_record: int, budget: SearchBudget) -> None:
         self.source = source
@@ -98,7 +101,7 @@ class Probe:
         self._origin = 0
 
     def read(self, offset: int, length: int) -> memoryview:
-        """Bytes before `stop`, fewer than `length` only there.  `length` is at most twice GRANULE or so."""
+        """The bytes at `offset`, fewer than `length` only at `stop`.  `length` is at most about 2 * GRANULE."""
         length = max(0, min(length, self.stop - offset))
         if length and not self._cache_at <= offset <= offset + length <= self._cache_at + len(self._cache):
             self._cache = read_bytes(self.source, offset, min(max(length, CACHE), self.stop - offset))
@@ -107,7 +110,7 @@ class Probe:
         return memoryview(self._cache)[start : start + length]
 
     def header(self, offset: int) -> Header | None:
-        """What stands where a record's header would; None when the data ends before its end."""
+        """The bytes at `offset` as a record header; None if fewer bytes are left."""
         raw = bytes(self.read(offset, HEADER))
         if len(raw) < HEADER:
             return None
@@ -115,19 +118,19 @@ class Probe:
         return Header(raw, transaction_id, length, checksum)
 
     def word(self, offset: int) -> int:
-        """The unsigned 32-bit word at `offset`, which ends before `stop`."""
+        """The unsigned big-endian 32-bit word at `offset`; -1 if it does not end before `stop`."""
         raw = self.read(offset, CHECKSUM.size)
         return int.from_bytes(raw) if len(raw) == CHECKSUM.size else -1
 
     def end_of(self, offset: int, header: Header, stop: int | None = None) -> int | None:
-        """Where the record ends by its own length; None when that length is out of bounds."""
+        """The end of the record by its length field; None when that length is out of bounds."""
         end = offset + OVERHEAD + header.data_length
         if 0 <= header.data_length <= self.max_record and end <= (self.stop if stop is None else stop):
             return end
         return None
 
     def crc(self, start: int, end: int) -> int:
-        """CRC-32 of ``[start, end)``.  A long span costs two granules once its checkpoints are made."""
+        """CRC-32 of ``[start, end)``.  Once its checkpoints are made, a long span costs two granules."""
         if end - start <= 2 * GRANULE:
             self.budget.spend(end - start + FLAT_CHARGE)
             return crc32(self.read(start, end - start))
@@ -137,7 +140,7 @@ class Probe:
         return self._prefix(end) ^ multiply(_shift(end - start), self._prefix(start))
 
     def forget(self, before: int) -> None:
-        """Nothing in front of `before` will be asked for again: drop checkpoints that lie far behind."""
+        """Drop checkpoints far below `before`; the caller will not use offsets below it any more."""
         if before - self._origin > FORGET_AFTER:
             self._origin, self._checkpoints = before, array("I", [0])
 
@@ -152,9 +155,9 @@ class Probe:
         return crc32(self.read(end - rest, rest), self._checkpoints[whole])
 
     def check(self, offset: int, stop: int | None = None) -> Found | None:
-        """The record at `offset` if its checksum is right and it ends at or before `stop`."""
+        """The record at `offset` if its record checksum is right and it ends at or before `stop`; else None."""
         place = offset - self._cache_at
-        if 0 <= place <= len(self._cache) - HEADER:  # the common case in few steps: the record is at hand
+        if 0 <= place <= len(self._cache) - HEADER:  # the common case, in few steps: the record is in the cache
             transaction_id, _, _, _, length, _ = HEADER_WORDS.unpack_from(self._cache, place)
             end = place + OVERHEAD + length
             if not 0 <= length <= self.max_record or self._cache_at + end > (self.stop if stop is None else stop):
@@ -175,9 +178,12 @@ class Probe:
     def closes(self, offset: int, expected: int, end: int) -> bool:
         """Whether the damaged record at `offset` provably ends at `end`.
 
-        A data checksum that agrees with exactly these bounds proves them.  So does a record checksum that agrees once the
-        length (and the id, and the data checksum) is what it must be.  Damage to nothing but data changes both checksums by
-        the same amount, as both end with the data; so equal differences prove the header and both checksums.
+        Any of these proves it:
+
+        - the data checksum is right for exactly these bounds;
+        - the record checksum is right once the length (and perhaps the id and the data checksum) is replaced by what it must be;
+        - both checksums differ from the stored ones by the same amount: damage to the data only has that effect, because both
+          checksums end with the data.
         """
         header = self.header(offset)
         length = end - offset - OVERHEAD
@@ -199,10 +205,10 @@ class Probe:
 
 
 class Candidates:
-    """Places where a record might begin, by id and length alone, in rising order.
+    """Offsets where a record might begin, judged by id and length alone, in rising order.
 
-    `lowest` and `highest` bound the id; `origin`, when given, makes the upper bound rise by one for every shortest record
-    that fits between it and the place.  Any numbers may bound it: an id has 64 bits.
+    `lowest`, `highest`: bounds for the id; any integers.  `origin`: an offset from which the upper bound rises by one for each
+    record of the smallest size that fits between it and the candidate; None: the bound is constant.
     """
 
     def __init__(self, probe: Probe, begin: int, stop: int, lowest: int, highest: int, origin: int | None) -> None:
@@ -213,7 +219,7 @@ class Candidates:
         self._searched = begin
 
     def following(self, begin: int, horizon: int) -> int | None:
-        """The first candidate at or behind `begin` and before `horizon`.  `begin` never falls from call to call."""
+        """The first candidate at or after `begin` and before `horizon`; None without one.  `begin` must not fall."""
         horizon = min(horizon, self._stop - OVERHEAD + 1)
         while True:
             place = bisect_left(self._places, begin)
@@ -237,7 +243,7 @@ class Candidates:
         highest = min(self._highest + risen, LAST_TRANSACTION_ID)
         if highest < self._lowest:
             return []
-        if not window.any():  # nothing but zeros is never a record: the checksum of zeros is not zero
+        if not window.any():  # all zero is not a record: the checksum of zeros is not zero
             return []
         mask = window[LENGTH_AT : LENGTH_AT + count] <= self._probe.max_record >> 24
         low, high = (number.to_bytes(8, signed=True) for number in (self._lowest, highest))

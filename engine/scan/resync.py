@@ -1,27 +1,26 @@
-"""Finding the next believable record behind a place where there is none.
+"""Resynchronisation: finding the next valid record after damage.
 
-A record that fails its checksum says, at most, how long it claims to be.  That claim may be the very thing that is damaged; and
-the data of a record is the client's, so it may hold anything: whole records with plausible ids, even a copy of a segment.  So
-a record behind the damage is believed on evidence, strongest first:
+The only hint in a record that fails its checksum is its length field, which may itself be damaged.  And a record's data comes
+from a client and may contain anything: whole records with plausible ids, even a copy of a segment.  So a record after the damage
+is accepted on evidence only, strongest first:
 
-1. The damaged record *closes* in front of it: with the length that follows from these bounds one of its two checksums agrees,
-   or both disagree by the same amount, which says that nothing but data is damaged.  Where it closes at the end of the file,
-   nothing follows, and what looks like a record is its data; so it is where it closes in front of another damaged record.
-2. The *index* entry of the record's id holds exactly its offset.
-3. The damaged record's own *length* leads to it, its id is the next one, and nothing found speaks against it.
-4. Records follow one another from there in a *chain*.  Ids rise through a segment, so when a later chain repeats ids of an
-   earlier one, one of the two is somebody's data: the one that reaches the end of the segment wins, as data never does (its
-   record's checksum stands behind it), else the longer one.  Where the index proves no next record but a later one, the
-   segment ends there for this purpose: an index that is wrong but for that entry hides nothing that would be found without it.
-   A chain that begins with the damaged record's own id, within the bounds that its own header gives it, is its data.
+1. *Closing*: the damaged record provably ends where the next record begins.  With the length that follows from these bounds, one
+   of its two checksums is right, or both differ by the same amount, which means that only data is damaged.  If the damaged record
+   closes at the end of the file, or before another damaged record, everything inside it that looks like a record is its data.
+2. *Index*: the entry of the record's id is exactly its offset.
+3. *Length*: the damaged record's length field leads to the record, the record's id is the next one, and no other candidate
+   contradicts it.
+4. *Chain*: valid records with rising ids follow one another, back to back.  If a later chain repeats ids of an earlier one, one
+   of the two is data: the chain that reaches the end of the segment wins, else the longer one.  (A chain inside a record's data
+   cannot reach the end, because that record's checksum follows the data.)  If the index proves not the next record but a later
+   one, the search ends at that record, so that an index that is wrong elsewhere hides nothing.  A chain that begins with the
+   damaged record's own id, inside the bounds given by its header, is its data.
 
-A place that looks like a record cut off by the end of the file (right id, plausible length that leads beyond the end) is taken
-for what it looks like, as a torn record may hold records in its data; unless evidence of the first two kinds says otherwise, or
-a chain reaches the end of the file to the byte.
+A torn record is one with the expected id and a plausible length that leads beyond the end of the file.  Records after its header
+are taken for its data, unless evidence of kind 1 or 2 contradicts, or a chain reaches the end of the file exactly.
 
-Work is bounded.  The checksum of a long span is derived from checkpoints instead of from its bytes, so that a thousand
-candidates with lengths of megabytes cost little; and all searches of one scan share a budget in proportion to the size of what
-is scanned.
+The work is bounded.  The checksum of a long span is derived from checkpoints and not from all of its bytes, so a thousand
+candidates with lengths of megabytes cost little; and all searches of one scan share a budget proportional to the size scanned.
 """
 
 from __future__ import annotations
@@ -38,50 +37,53 @@ from waltzctl.formats.ids import LAST_TRANSACTION_ID
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_ENTRY, SegmentHeader, entry_position
 
 SLACK = 4096
-"""Ids by which a record may be ahead of what fits between the damage and itself: bytes may have been cut out of the file."""
+"""A record's id may exceed what fits between the damage and the record by so many: bytes may have been cut out of the file."""
 CONFLICT_WINDOW = 16 << 20
-"""Bytes behind a first chain that are searched for a better one."""
+"""Bytes after the end of a first chain that are searched for a better one."""
 LOOKAHEAD = 64 << 20
-"""Bytes of an unbroken chain that count as much as reaching the end."""
+"""Bytes of an unbroken chain that count as if it reached the end."""
 FOLLOW_BLOCK = 64 << 10
-"""Bytes that are read at once to follow a chain."""
+"""Bytes per read when following a chain."""
 INDEX_ENTRIES = 4096
-"""Index entries behind the damage that are tried."""
+"""Index entries after the damage that are tried, at most."""
 ENDS = 1000
-"""Places where the next id and nothing intact stands that are tried as the end of a damaged record: data may be full of them."""
+"""Damaged records with the next id at which the closing of the damaged one is tried, at most: data may be full of them."""
 
 
 def out_of_reach(transaction_id: int, expected: int, room: int, ceiling: int | None) -> bool:
-    """Whether an id that stands `room` bytes behind the place of `expected` cannot be what follows the damage there.
+    """Whether a record with the id `transaction_id` cannot follow the damage.
 
-    It belongs to the next segment, which begins with `ceiling` (None: not known), and more are missing than there is room for.
+    `expected`: the id at the damage; `room`: bytes from there to the record; `ceiling`: the id with which the next segment
+    begins, None if it is not known.  The record cannot follow if its id belongs to the next segment and more records would be
+    missing than fit into `room`.
     """
     return ceiling is not None and ceiling <= transaction_id > expected + room // OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where a scan goes on behind damage."""
+    """Where a scan goes on after damage."""
 
     offset: int
     expected: int
     """The id to expect at `offset`."""
     transaction_id: int
-    """The id that stands there; larger or smaller than `expected` where ids are out of order behind the damage too."""
+    """The id of the record there; it differs from `expected` where the ids after the damage are out of order, too."""
     proof: str
+    """As in `engine.scan.columns.Damage`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Records that follow one another from `head`."""
+    """Records back to back from `head` on, with consecutive ids up to `last_id`."""
 
     head: Found
     end: int
     last_id: int
     reached: bool
-    """It goes on to the end of the walk, or for so long that it counts as much."""
+    """It goes on to the end of the scan, or is longer than LOOKAHEAD."""
     led: bool
-    """The damaged record's own length leads to its head."""
+    """The damaged record's length field leads to its head."""
 
     @property
     def count(self) -> int:
@@ -89,14 +91,14 @@ class _Chain:
 
 
 class _Closed(NamedTuple):
-    """Where a damaged record provably ends, and the id that the next one there should have."""
+    """Where a damaged record provably ends, and the id that the next record, which is damaged as well, should have."""
 
     offset: int
     expected: int
 
 
 def _fits(known: Found | None, end: int, last_id: int) -> bool:
-    """Whether a chain may stand in front of the proven record: it leads there in bytes and ids alike, or in neither."""
+    """Whether a chain may precede the proven record `known`: it ends there in both offset and id, or in neither."""
     if known is None:
         return True
     if end == known.offset:
@@ -105,12 +107,12 @@ def _fits(known: Found | None, end: int, last_id: int) -> bool:
 
 
 def _support(chains: list[_Chain]) -> tuple[bool, bool, int]:
-    """How well chains that agree with each other are supported; larger is better."""
+    """A key for the evidence of chains that do not contradict each other; larger is better."""
     return any(c.reached for c in chains), any(c.led for c in chains), sum(c.count for c in chains)
 
 
 class IndexHint:
-    """Entries of an index file, as hints: nothing in an index is checksummed, and a missing or broken one is no error."""
+    """Entries of an index file, as hints: an index has no checksums, and a missing or broken one is not an error."""
 
     def __init__(self, source: ByteSource | None, first_transaction_id: int, start: int) -> None:
         """`first_transaction_id` is the id of the record at `start`."""
@@ -134,7 +136,7 @@ class IndexHint:
             self._source = None
 
     def entries(self, transaction_id: int, count: int) -> list[int]:
-        """Offsets that the index gives for `transaction_id` and those behind it; fewer than `count` where it ends."""
+        """The entries of `count` ids from `transaction_id` on; fewer where the index ends."""
         if self._source is None or transaction_id < self._first:
             return []
         at = entry_position(transaction_id, self._first)
@@ -146,10 +148,13 @@ class IndexHint:
 
 
 class Resynchroniser:
-    """Finds where a scan of ``[.., probe.stop)`` goes on.  Methods may raise DiskReadError, BudgetExhaustedError."""
+    """Finds where a scan that ends at `probe.stop` goes on after damage.
+
+    Methods may raise DiskReadError, BudgetExhaustedError.
+    """
 
     def __init__(self, probe: Probe, kernel: Kernel, index: IndexHint, ceiling: int | None = None) -> None:
-        """`ceiling`: the id with which the next segment begins, None where that is not known."""
+        """`ceiling`: the id with which the next segment begins; None where it is not known."""
         self.probe = probe
         self._ceiling = ceiling
         self._kernel = kernel
@@ -157,7 +162,7 @@ class Resynchroniser:
         self._walk: RecordWalk | None = None
 
     def find(self, offset: int, expected: int) -> Resumption | None:
-        """The first believable record behind the damaged one at `offset`, which should have had the id `expected`."""
+        """The next valid record after the damage at `offset`, where the record `expected` should be; None where there is none."""
         if expected > LAST_TRANSACTION_ID:
             return None  # no record has such an id
         known = self.by_index(offset, expected)
@@ -166,7 +171,7 @@ class Resynchroniser:
         return self._search(offset, expected, known)
 
     def follow(self, head: Found, stop: int, most: int | None = None) -> tuple[int, int, bool]:
-        """Where the chain from `head` ends, its last id, and whether it reaches `stop` (or LOOKAHEAD); at most `most` records."""
+        """The chain from `head`, of at most `most` records: its end, its last id, whether it reaches `stop` (or LOOKAHEAD)."""
         walk = self._walk
         if walk is None:
             self._walk = walk = RecordWalk(
@@ -198,11 +203,11 @@ class Resynchroniser:
                 return end, last_id, end == stop or end - head.offset > LOOKAHEAD
 
     def indexed(self, transaction_id: int, count: int) -> list[int]:
-        """Offsets that the index gives for `transaction_id` and those behind it, as hints; fewer where it ends."""
+        """As `IndexHint.entries`."""
         return self._index.entries(transaction_id, count)
 
     def by_index(self, offset: int, expected: int) -> Found | None:
-        """The first record behind `offset` that the index proves: its entry is where a right record with its id stands."""
+        """The first record after `offset` that the index proves: its id and checksum are right at the offset of its entry."""
         for place, entry in enumerate(self._index.entries(expected, INDEX_ENTRIES)):
             if entry > offset:
                 found = self.probe.check(entry)
@@ -211,22 +216,22 @@ class Resynchroniser:
         return None
 
     def _search(self, offset: int, expected: int, known: Found | None) -> Resumption | None:
-        """Search up to `known`, the first record behind the damage that is already proven, or up to the end."""
+        """Search up to `known`, the first record after the damage that the index proves, or up to the end for None."""
         while isinstance(found := self._search_behind(offset, expected, known), _Closed):
             offset, expected = found
         return found
 
     def _named(self, place: int) -> int | None:
-        """The id that stands at a place where a record might begin."""
+        """The id in the record header at `place`; None where the file ends inside of that header."""
         header = self.probe.header(place)
         return None if header is None else header.transaction_id
 
     def _search_behind(self, offset: int, expected: int, known: Found | None) -> Resumption | _Closed | None:
-        """As `_search`; or the next damaged record, where the one at `offset` provably ends with it."""
+        """As `_search`; a `_Closed` if the damaged record at `offset` provably ends where another damaged record begins."""
         probe = self.probe
         stop = probe.stop if known is None else known.offset
         at_known = None if known is None else Resumption(stop, known.transaction_id, known.transaction_id, "index")
-        while True:  # records that are damaged but close, one behind the other
+        while True:  # skip damaged records that close at the end given by their own length
             header = probe.header(offset)
             end = None if header is None else probe.end_of(offset, header, stop)
             if end is None or not probe.closes(offset, expected, end):
@@ -252,14 +257,15 @@ class Resynchroniser:
             if head is None and tried < ENDS and self._named(place) == expected + 1:
                 tried += 1
                 if probe.closes(offset, expected, place):
-                    return _Closed(place, following(expected))  # what was found in front of it is its data
+                    return _Closed(place, following(expected))  # chains before `place` are data of the damaged record
             if head is None or out_of_reach(head.transaction_id, expected, place - offset, self._ceiling):
                 continue
             if head.transaction_id > expected and probe.closes(offset, expected, place):
-                return Resumption(place, following(expected), head.transaction_id, "checksum")  # one record lay there
+                # exactly one record was damaged
+                return Resumption(place, following(expected), head.transaction_id, "checksum")
             chain_end, last_id, reached = self.follow(head, stop)
             again = head.transaction_id == expected == named and end is not None and chain_end <= end
-            if again or not _fits(known, chain_end, last_id):  # a record does not hold itself: that is its data
+            if again or not _fits(known, chain_end, last_id):  # it is data of the damaged record
                 begin = chain_end
                 continue
             chain = _Chain(head, chain_end, last_id, reached, place == end and head.transaction_id == expected + 1)
@@ -272,14 +278,14 @@ class Resynchroniser:
         if not chains or (looks_torn and not chains[-1].reached):
             return at_known
         if not chains[-1].reached and probe.closes(offset, expected, stop):
-            return at_known  # the damaged record ends there, or with the file: what was found is its data
+            return at_known  # the damaged record ends at `stop`, so the chains are its data
         best = chains[0]
         first_id = best.head.transaction_id
         return Resumption(best.head.offset, first_id, first_id, "length" if best.led else "chain")
 
 
 def _admit(chains: list[_Chain], chain: _Chain) -> None:
-    """Add a chain that was found behind all the others; where ids repeat, keep the better supported side."""
+    """Add a chain that begins after all the others; if it repeats ids of earlier chains, keep the side with better evidence."""
     rivals = [other for other in chains if chain.head.transaction_id <= other.last_id]
     if not rivals:
         chains.append(chain)

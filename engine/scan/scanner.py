@@ -1,11 +1,16 @@
-"""The scanner: a segment's records in columns, and the places where there is none, in bounded memory.
+"""The scanner: reads a segment's records, in columns, and the damage between them, in bounded memory.
 
-`scan_records` yields every column, `summarise_records` only what a check needs (offsets and the data's verdict, in buffers that
-are used again); both walk with the same kernel and go on behind damage in the same way.  `read_record_at` reads one record.
-`engine.scan.carve` finds records where there is no segment.
+=====================  =============================================================================================
+`scan_records`         all columns of each record
+`summarise_records`    offsets and the result of the data checksum only, in buffers that are reused; for checks
+`read_record_at`       one record at a known offset
+`engine.scan.carve`    records in bytes that are not a segment
+=====================  =============================================================================================
 
-The memory of a scan is its buffer (half a mebibyte and a little, eight where it is lent) and its columns, whatever the size of
-the file.  A record that is larger than the buffer is checked piece by piece; only with ``data=True`` is it held as a
+The first two use the same kernel and go on after damage in the same way.
+
+A scan takes the memory of its buffer (half a mebibyte and a little; 8 MiB with `borrowed`) and its columns, whatever the size of
+the file.  A record that is larger than the buffer is checked piece by piece; only with ``data=True`` is it held in memory as a
 whole, after its length was compared with the file's size and `max_record`.
 """
 
@@ -32,12 +37,12 @@ from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE, MAX_DATA_LENGTH
 BATCH_ROWS = 8192
 RUN_ROWS = 16384
 LENT_BLOCK, LENT_ROWS = 8 << 20, 65536
-"""Of a scan whose buffer is lent: what is made of a batch costs more by batch than the processor's cache saves."""
+"""Bytes and rows of a scan with a `borrowed` buffer: there the cost per batch outweighs the gain of fitting the CPU's cache."""
 BUDGET_BASE = 2 << 30
 BUDGET_PER_BYTE = 64
-"""What all searches of one scan may cost, in bytes of checksum: so much, and so much for each byte of the walk."""
+"""Budget of all searches of one scan, in bytes of checksum: BUDGET_BASE, and BUDGET_PER_BYTE for each byte scanned."""
 FIRST_READ = 4096
-"""Bytes read at first for a single record."""
+"""Bytes of the first read for a single record."""
 _T = TypeVar("_T")
 
 _CAUSES = {Status.LENGTH: DamageCause.RECORD_LENGTH, Status.CHECKSUM: DamageCause.RECORD_CHECKSUM}
@@ -57,15 +62,19 @@ def scan_records(
     known: KnownRecords | None = None,
     borrowed: bool = False,
 ) -> Iterator[RecordBatch | Damage]:
-    """Every believable record of ``[start, stop)`` in file order, in batches, and every damaged span in its place.
+    """Every valid record of the bytes ``[start, stop)`` in file order, in batches, and every damaged span in its place.
 
-    `first_transaction_id` is the id that the record at `start` must have; `stop` is by default the size of the source when
-    the iteration begins, so that a file that grows is scanned up to there.  `index` helps to go on behind damage and is
-    never trusted alone.  With `data` each batch carries the bytes of its records.  `max_record` bounds a record's data
-    length.  `ceiling` is the id with which the next segment begins, where that is known: where ids are out of order, the
-    sequence does not go on there.  `compiled` chooses the kernel; by default the size of the source does.  `known`: records of
-    another copy; as long as the source has their bytes, they are what is yielded, with their data.  `borrowed`: data is
-    the scan's own buffer, which the next step overwrites.
+    ======================== ======================================================================================
+    `first_transaction_id`   the id that the record at `start` must have
+    `stop`                   None: the size of the source when the iteration begins, also if the file grows then
+    `index`                  the index file; it helps to go on after damage and is never trusted alone
+    `data`                   each batch carries the bytes of its records
+    `max_record`             bound for a record's data length
+    `ceiling`                the id with which the next segment begins, if known; used where ids are out of order
+    `compiled`               chooses the kernel; None: by the size of the source
+    `known`                  records of another copy; while the source has the same bytes, these batches are yielded
+    `borrowed`               `data` is a view of the scan's buffer, which the next step of the iteration overwrites
+    ======================== ======================================================================================
 
     Raises DiskReadError.
     """
@@ -98,7 +107,10 @@ def summarise_records(
     ceiling: int | None = None,
     compiled: bool | None = None,
 ) -> Iterator[RecordRun | Damage]:
-    """As `scan_records`, for checks: runs of records with their offsets, in buffers that the next step overwrites."""
+    """As `scan_records`, for checks: runs of records with their offsets, in buffers that the next step overwrites.
+
+    Raises DiskReadError.
+    """
     scan = _Scan(
         source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=False, keep_data=False
     )
@@ -128,7 +140,7 @@ class _Scan:
         stop = end if stop is None else min(stop, end)
         stop = max(start, stop)
         self.kernel: Kernel = kernels.choose(stop - start, compiled)
-        if first + (stop - start) // OVERHEAD > LAST_TRANSACTION_ID:  # on the way ids might end; a compiled loop's wrap
+        if first + (stop - start) // OVERHEAD > LAST_TRANSACTION_ID:  # ids may overflow; in a compiled loop they wrap
             self.kernel = INTERPRETED
         self.walk = RecordWalk(
             source,
@@ -149,7 +161,7 @@ class _Scan:
         self.known: KnownRecords | None = None
 
     def run(self, take: Callable[[], _T]) -> Iterator[_T | Damage]:
-        """Walk to the end; `take` fetches what the walk has gathered."""
+        """Scan to the end; `take` fetches the rows that the walk has gathered."""
         walk = self.walk
         yield from self._of_known()
         while True:
@@ -168,7 +180,7 @@ class _Scan:
                 walk.seek(damage.end, expected)
 
     def _of_known(self) -> Iterator[Any]:
-        """What is known stands here, too, in the batches that `scan_records` takes."""
+        """Batches of `known`, as long as the source has the same bytes.  Only for `scan_records`."""
         walk = self.walk
         while self.known is not None:
             batch = self.known.at(walk.source, walk.offset, walk.expected, walk.stop)
@@ -186,7 +198,7 @@ class _Scan:
 
     @property
     def search(self) -> Resynchroniser:
-        """Made when it is first needed; knows where the file ends now."""
+        """The search, made at the first use; its `stop` is always the current one of the walk."""
         if self._search is None:
             probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, self.budget)
             index = IndexHint(self._index_source, self._first, self._start)
@@ -195,7 +207,7 @@ class _Scan:
         return self._search
 
     def _explain(self, status: Status) -> tuple[Damage, int | None]:
-        """The damage at the walk's place, and the id to expect behind it; None: the scan ends here."""
+        """The damage at the walk's offset, and the id to expect after it; None: the scan ends with it."""
         offset, expected, stop = self.walk.offset, self.walk.expected, self.walk.stop
         cause = _CAUSES.get(status, DamageCause.TORN_TAIL)
         if status is Status.SHORT:  # there is no room for a record, and nothing to search
@@ -215,14 +227,14 @@ class _Scan:
         return self._damage(cause, offset, found.offset, expected, found.expected, found.proof), found.expected
 
     def _holds_records(self, offset: int, expected: int) -> bool:
-        """Whether records that may be the log's stand in what is taken for torn; what provably ends there holds but its data."""
+        """Whether the torn tail holds records that may belong to the log; not if it is provably one whole damaged record."""
         stop = self.walk.stop
         if expected > LAST_TRANSACTION_ID or self.search.probe.closes(offset, expected, stop):
             return False
         return holds_records(self.walk.source, offset, stop, expected, self._ceiling, self.budget)
 
     def _out_of_order(self, offset: int, expected: int) -> tuple[Damage, int]:
-        """A right record with an id that is not the next, and where the sequence goes on."""
+        """The damage for a valid record with another id than the expected one, and the id to expect after it."""
         found = OrderJudge(self.search, self.walk.stop, self._ceiling).judge(offset, expected)
         damage = self._damage(DamageCause.RECORD_ORDER, offset, found.end, expected, found.next_id, found.proof)
         return damage, expected if found.next_id is None else found.next_id
@@ -237,7 +249,7 @@ class _Scan:
 def describe(
     probe: Probe, cause: DamageCause, offset: int, end: int, expected: int, next_id: int | None, proof: str
 ) -> Damage:
-    """Damage together with what stands at its place."""
+    """A `Damage` with the values of the record header and the checksum at `offset`."""
     header = probe.header(offset)
     found_id = found_length = stored = computed = None
     if header is not None:
@@ -257,11 +269,11 @@ def read_record_at(
     limit: int | None = None,
     max_record: int = MAX_DATA_LENGTH,
 ) -> RecordView | Damage:
-    """The record at `offset`, with both checksums compared; Damage when there is none to believe.
+    """The record at `offset`, with both checksums compared; a Damage if there is no valid one.
 
-    `expected_id` None takes any id.  `limit` is the offset that the record must not reach beyond, by default the size of the
-    source.  No memory is taken for a length that was not compared with `limit` and `max_record`.  The Damage's `length` is
-    what the record claims where that is possible, else 0; nothing is searched, so its `next_transaction_id` is None.
+    `expected_id`: None accepts any id.  `limit`: the offset beyond which the record must not reach; None: the size of the source.
+    No memory is allocated for a length that was not compared with `limit` and `max_record`.  The Damage's `length` is that of the
+    record by its own length field if that is possible, else 0; no search follows, so its `next_transaction_id` is None.
 
     Raises DiskReadError.
     """

@@ -1,8 +1,8 @@
-"""From records on the wire to records on disk and back, many at a time.
+"""Conversion of records between their forms on the wire and on disk, many at a time.
 
-A record has the same fields in both places, but not the same order: on the wire the data stands in front of its checksum, on disk
-behind it, and a checksum of the whole follows.  One call checks the ids and the data's checksum (which release 0.13.2 stores
-without a look), copies, and computes or compares the record's checksum.  The interpreter lock is not held meanwhile.
+Both forms have the same fields in another order: on the wire the data precedes its checksum; on disk it follows its checksum, and
+is followed by the checksum of the whole record.  One call checks the ids and the data checksum (which release 0.13.2 stores
+without a check), copies the bytes, and computes or compares the record checksum.  The interpreter lock is released meanwhile.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _VERDICTS = {int(verdict): verdict for verdict in FrameVerdict}
 
 
 class TranscodeError(ValueError):
-    """Bytes are not the records that they should be.
+    """The bytes are not the expected records.
 
-    `transaction_id` is the id of the first one that is not right; `verdict` says what is wrong with it.
+    `transaction_id`: the id that the first invalid record should have; `verdict`: what is wrong with it.
     """
 
     def __init__(self, transaction_id: int, verdict: FrameVerdict) -> None:
@@ -69,9 +69,9 @@ class TranscodeError(ValueError):
 
 
 class EncodedBlock(NamedTuple):
-    """Consecutive records as they stand on disk, right by construction.
+    """Consecutive records in their form on disk, valid by construction.
 
-    `offsets`: int64, one more than there are records: where each one begins in `data`, and where the last one ends.
+    `offsets`: int64, `records` + 1 values: the offset of each record in `data`, and the end of the last one.
     """
 
     first_transaction_id: int
@@ -81,15 +81,15 @@ class EncodedBlock(NamedTuple):
 
     @property
     def next_transaction_id(self) -> int:
-        """The id behind the last one."""
+        """The id after the last record."""
         return self.first_transaction_id + self.records
 
 
 class EncodedAppends(NamedTuple):
-    """What became of consecutive append requests.
+    """The result of encoding consecutive append requests.
 
-    `frames` of them are right and their records are in `block`; `verdict` tells what is wrong with the next one, of which nothing
-    is in the block.  `found_transaction_id`: of the record at which it shows, -1 for MALFORMED and DONE.
+    The first `frames` requests are valid, and `block` has their records.  `verdict`: what is wrong with the next request, whose
+    records are not in the block.  `found_transaction_id`: the id of the invalid record; -1 for MALFORMED and DONE.
     """
 
     frames: int
@@ -99,7 +99,7 @@ class EncodedAppends(NamedTuple):
 
 
 def room_for(table: Table, size: int) -> tuple[int, int]:
-    """Records and bytes on disk that there is room to make for: no more than the requests' lengths allow."""
+    """Upper bounds for the records of requests and for their bytes on disk, by the lengths of the requests."""
     records = length = 0
     if len(table) <= _FEW:
         for row in table.tolist():
@@ -114,7 +114,7 @@ def room_for(table: Table, size: int) -> tuple[int, int]:
 
 
 class AppendEncoder:
-    """Turns append requests into blocks for `Partition.append_blocks`.  Thread-safe.
+    """Encodes append requests as blocks for `Partition.append_blocks`.  Thread-safe.
 
     `max_data_length`: bytes of data that one record may have.  `compiled`: as for `engine.scan.frames.FrameSplitter`.
     """
@@ -127,14 +127,14 @@ class AppendEncoder:
 
     @property
     def loops(self) -> str:
-        """What runs now, for people."""
+        """The name of the loops in use, for people."""
         return self._loops().name
 
     def encode(self, buffer: bytes | bytearray | memoryview, table: Table, next_transaction_id: int) -> EncodedAppends:
-        """Encode the appends that `table` describes (rows of `Column`) in `buffer`, until one is not right.
+        """Encode the appends in `buffer` that `table` describes (columns by `FrameColumn`), up to the first invalid one.
 
-        The first record must have the id `next_transaction_id`, and ids go on through all of them.  An append without records is
-        right.  Neither the table nor the bytes are believed; the bytes must not change meanwhile.
+        The first record must have the id `next_transaction_id`, and ids must be consecutive through all appends.  An append
+        without records is valid.  Neither table nor bytes are trusted; the bytes must not change meanwhile.
         """
         table = _checked(table)
         records, size = room_for(table, len(buffer))
@@ -150,10 +150,10 @@ class AppendEncoder:
     def encode_groups(
         self, buffer: bytes | bytearray | memoryview, table: Table, stops: Sequence[int], following: Sequence[int]
     ) -> list[EncodedBlock | None]:
-        """As `encode`, for groups of rows of which each has ids of its own, in one call.
+        """As `encode`, in one call for groups of rows with separate sequences of ids.
 
-        A group ends in front of the row that `stops` names, the last one with the table; `following`: the id that its first
-        record must have.  None for a group in which something is not right: `encode` tells what.
+        `stops`: for each group the number of the row after its last one; `following`: the id that its first record must have.
+        None for a group with an invalid append; `encode` gives the reason.
         """
         table = _checked(table)
         if not stops or stops[-1] != len(table) or any(map(operator.gt, [0, *stops], stops)):
@@ -179,16 +179,16 @@ class AppendEncoder:
 
 
 def _checked(table: Table) -> Table:
-    """A table of frames as the loops take it."""
+    """The table in C order, as the loops need it.  Raises ValueError for another shape or type."""
     if table.ndim != 2 or table.shape[1] != COLUMNS or table.dtype != np.int64:
         raise ValueError("a table has eight columns of 64-bit words")
     return np.ascontiguousarray(table)
 
 
 class ListForm(NamedTuple):
-    """Records as they stand in a list on the wire: `records` of them in `data`, which took `disk_bytes` on disk.
+    """Records in the form of a list on the wire: `records` of them in `data`; on disk they have `disk_bytes` bytes.
 
-    `verdict` tells why there are no more, DONE when there are as many as were asked for.
+    `verdict`: why there are no more records; DONE if there are as many as were requested.
     """
 
     records: int
@@ -206,9 +206,9 @@ def list_form(
     max_data_length: int = MAX_DATA_LENGTH,
     compiled: bool | None = None,
 ) -> ListForm:
-    """The first `count` records of `disk` in wire form, or their record headers, until one is not right.
+    """The first `count` records of `disk` in wire form, or with `headers` their record headers, up to the first invalid one.
 
-    Ids go on from `first_transaction_id`; both checksums of every record are compared, also where only headers are wanted.
+    Ids must be consecutive from `first_transaction_id` on.  Both checksums of every record are verified, also with `headers`.
     """
     if count < 0:
         raise ValueError(f"{count} records")
@@ -224,7 +224,7 @@ def list_form(
 def to_wire(disk: bytes | bytearray | memoryview, first_transaction_id: int, count: int) -> bytes:
     """Exactly `count` records on disk as records of a list on the wire.
 
-    Raises TranscodeError for a record that is not right, and (MALFORMED) for bytes that are missing or left over.
+    Raises TranscodeError for an invalid record, and (MALFORMED) for missing or excess bytes.
     """
     return _whole(disk, first_transaction_id, count, headers=False)
 

@@ -1,8 +1,8 @@
 """A walk over records back to back: the kernel's loop, fed from a source through one buffer of fixed size.
 
-The buffer has room for what is left of a record in front of the place where blocks are read to, so that every block is read
-from a page boundary of the file to a page boundary of memory and no byte is read twice.  A record that is larger than a block is
-never held: its checksums are computed piece by piece.
+Blocks are read to a fixed position in the buffer.  In front of it is room for the beginning of a record that the last block left
+unfinished, so every block is read from a page boundary of the file to a page boundary of memory, and its bytes are read once.  A
+record that is larger than a block is not held in the buffer: its checksums are computed piece by piece.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ from waltzctl.formats.segment import CHECKSUM
 
 PAGE = 4096
 BLOCK = 512 << 10
-"""Bytes read at once.  Block and columns together stay in a core's second-level cache; larger blocks read no faster."""
+"""Bytes per read.  A block and the columns fit into a core's second-level cache; larger blocks read no faster."""
 _STATUS = {int(status): status for status in Status}
 CARRY = 128 << 10
-"""Bytes of an unfinished record that are kept in front of the next block."""
+"""Bytes of an unfinished record that are kept in front of the next block, at most; a longer beginning is read again."""
 
 
 def following(transaction_id: int) -> int:
-    """The id behind `transaction_id` as a word of a lane's state; behind the largest one stands the smallest."""
+    """The id after `transaction_id`, as a signed 64-bit word of a lane's state: it wraps after the largest one."""
     return (transaction_id + 1 + 2**63) % 2**64 - 2**63
 
 
 class RecordWalk:
     """Walks ``[start, stop)`` of a source; the record at `start` must have the id `expected`.
 
-    `advance` runs until there is something to tell; after damage, `seek` tells where to go on.
+    `advance` runs until rows have to be taken, or a record is not valid; after damage, `seek` sets where to go on.
+    `wide`, `rows`: as for `Kernel.lane`.  `keep_data`: batches carry the bytes of their records.  `block`: bytes per read.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class RecordWalk:
     ) -> None:
         self.source = source
         self._block = min(block, (stop - start) // PAGE * PAGE + 2 * PAGE)
-        self._carry = PAGE + min(CARRY, self._block)  # in front of every record a page that may be read
+        self._carry = PAGE + min(CARRY, self._block)  # the compiled loop loads bytes in front of a record: a page more
         self._kernel = kernel
         self._lane = kernel.lane(self._carry + self._block, rows, wide=wide, max_length=max_record)
         self._state = self._lane.state
@@ -74,10 +75,10 @@ class RecordWalk:
         self.max_record = max_record
         self._streamed: memoryview | None = None
         self.borrowed = False
-        self.restart(start, expected, stop)  # whatever the lane holds is another walk's
+        self.restart(start, expected, stop)  # a reused lane has the state of an earlier walk
 
     def close(self) -> None:
-        """The walk is over, and nothing is held that `take_run` gave."""
+        """Give the lane back.  No run of `take_run`, and no `borrowed` data, may be in use any more."""
         self._kernel.give_back(self._lane)
 
     @property
@@ -87,16 +88,16 @@ class RecordWalk:
 
     @property
     def expected(self) -> int:
-        """Id that the next record must have; behind the largest one it is 2^63, which no record has."""
+        """The id that the next record must have; after the largest id 2^63, which no record has."""
         expected = int(self._state[EXPECTED])
-        return expected if expected >= self._sought else expected + 2**64  # a compiled loop's words wrap
+        return expected if expected >= self._sought else expected + 2**64  # words of a compiled loop wrap
 
     def _expect(self, expected: int) -> None:
         self._state[EXPECTED] = expected if self._kernel is INTERPRETED else following(expected - 1)
 
     @property
     def pending(self) -> int:
-        """Rows that wait to be taken."""
+        """Number of rows that can be taken."""
         return int(self._state[ROW])
 
     def seek(self, offset: int, expected: int) -> None:
@@ -127,9 +128,9 @@ class RecordWalk:
         state[ROOM] = self.stop - state[BASE]
 
     def advance(self) -> Status:
-        """Walk on until rows are full, the walk ends, or a record cannot be believed.
+        """Walk on until the rows are full, the walk ends, or a record is not valid.
 
-        With `keep_data` it also stops (FULL) whenever the buffer is about to be read over; `data` then covers the rows.
+        With `keep_data` it also stops (FULL) before the buffer is overwritten, so that it still holds the data of the rows.
         Raises DiskReadError.
         """
         lane, state = self._lane, self._state
@@ -144,7 +145,7 @@ class RecordWalk:
                 return answer
 
     def _more(self) -> Status | None:
-        """The next record is not in the buffer: fill it.  None: the loop can go on."""
+        """Read the next block, because the next record is not wholly in the buffer.  None: the loop can go on."""
         state, memory, carry = self._state, self._memory, self._carry
         base, position, filled = state[BASE], state[POSITION], state[FILLED]
         stop = self.stop
@@ -175,7 +176,7 @@ class RecordWalk:
         return None
 
     def _stream(self, length: int) -> Status | None:
-        """Check a record that does not fit into the buffer.  Its length has passed the loop's bounds."""
+        """Check a record that does not fit into the buffer.  The loop has compared its length with the bounds."""
         state = self._state
         offset, size = self.offset, OVERHEAD + length
         header = bytes(self._memory[state[POSITION] : state[POSITION] + HEADER])
@@ -189,7 +190,7 @@ class RecordWalk:
             if (count := self.source.read_into(offset + done, piece)) < wanted:
                 self.stop = offset + done + count
                 self._place(offset)
-                return None  # the loop sees that it does not end there any more
+                return None  # the file became shorter; the loop compares the length with the new end
             if done < last:
                 data_sum, record_sum = crc32(piece, data_sum), crc32(piece, record_sum)
             else:
@@ -209,7 +210,7 @@ class RecordWalk:
         return None
 
     def take_batch(self) -> RecordBatch:
-        """The waiting rows with every column; call only when there are any.  With `borrowed` their data is the walk's buffer."""
+        """The pending rows with all columns; there must be one.  With `borrowed` their data is a view of the walk's buffer."""
         start, self._first_offset = self._first_offset, self.offset
         data = None
         if self._keep_data:
@@ -221,7 +222,7 @@ class RecordWalk:
         return RecordBatch(**self._lane.take(copy=True), data=data, data_base=start)
 
     def take_run(self) -> RecordRun:
-        """The waiting rows as a summary; call only when there are any."""
+        """The pending rows as a summary; there must be one."""
         end, expected = self.offset, self.expected
         columns = self._lane.take(copy=False)
         offsets, verdicts = columns["offset"], columns["data_ok"]

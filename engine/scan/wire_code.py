@@ -1,8 +1,8 @@
-"""Which form of the wire loops runs: interpreted or compiled.
+"""Choice of the wire loops: interpreted or compiled.
 
-A process that asks for no form in particular gets the compiled one when its code lies in the cache (a few hundredths of a
-second); else the interpreted one, until `prepare` has compiled it, which takes seconds and happens once on a machine.  Whoever
-holds a splitter or an encoder by then uses the compiled loops from the next call on.
+By default a process gets the compiled loops if their code is in the cache (loading takes a few hundredths of a second), else the
+interpreted ones until `prepare` has compiled the others, which takes seconds, once on a machine.  Splitters and encoders that
+exist already use the compiled loops from their next call on.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from waltzctl.engine.scan.wire_loops import INTERPRETED, State, Table
 
 
 class Loops(Protocol):
-    """A form of the loops.  Thread-safe."""
+    """One implementation of the loops.  Thread-safe."""
 
     name: str
-    """What runs, for people."""
+    """For people."""
 
     def split(self, state: State, buffer: Any, table: Table) -> int:
         """Run `engine.scan.wire_loops.split`; `table` has ROWS rows.  Returns a SplitStatus."""
 
     def encode(self, state: State, buffer: Any, table: Table, offsets: Table, out: Any) -> int:
-        """Run `engine.scan.wire_loops.encode`.  Returns a Verdict."""
+        """Run `engine.scan.wire_loops.encode`.  Returns a FrameVerdict."""
 
     def encode_groups(self, state: State, buffer: Any, table: Table, groups: Table, offsets: Table, out: Any) -> None:
-        """Run `engine.scan.wire_loops.encode_groups`; `groups` has GROUPS rows, and what became of each is told there."""
+        """Run `engine.scan.wire_loops.encode_groups`; `groups` has GROUPS rows, which receive the results."""
 
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
-        """Run `engine.scan.wire_loops.to_list`.  Returns a Verdict."""
+        """Run `engine.scan.list_loops.to_list`.  Returns a FrameVerdict."""
 
     def answer_lists(
         self, state: State, buffer: Any, table: Table, segment: State, heads: bytes, scratch: Any, out: Any
@@ -45,15 +45,15 @@ class Loops(Protocol):
         """Run `engine.scan.client_loops.take_appends`; `runs` and `held` have ROWS rows, `places` one word more."""
 
     def number_records(self, state: State, records: bytearray, feed: bytes, out: bytearray) -> int:
-        """Run `engine.scan.client_loops.number_records`.  Returns a Verdict."""
+        """Run `engine.scan.client_loops.number_records`.  Returns a FrameVerdict."""
 
     def admit_appends(
         self, state: State, written: State, in_flight: State, appends: State, locks: State, verdicts: State
     ) -> int:
-        """Run `engine.scan.lock_loops.admit_appends`; `verdicts` has a word for each append.  Returns a Verdict."""
+        """Run `engine.scan.lock_loops.admit_appends`; `verdicts` has a word for each append.  Returns a FrameVerdict."""
 
     def settle_appends(self, state: State, written: State, in_flight: State, appends: State, locks: State) -> int:
-        """Run `engine.scan.lock_loops.settle_appends`.  Returns a Verdict."""
+        """Run `engine.scan.lock_loops.settle_appends`.  Returns a FrameVerdict."""
 
 
 _ready: Loops = INTERPRETED
@@ -62,7 +62,7 @@ _lock = threading.Lock()
 
 
 def _look(*, compile_now: bool) -> Loops:
-    """The best loops that can be had; without `compile_now` only from the cache."""
+    """The best available loops; without `compile_now` compiled ones only from the cache."""
     global _looked, _ready
     with _lock:
         if _ready is INTERPRETED and (compile_now or not _looked):
@@ -78,15 +78,18 @@ def _look(*, compile_now: bool) -> Loops:
 
 
 def prepare() -> str:
-    """Have the compiled loops ready, compiled now if need be; returns the name of what runs from now on.
+    """Load the compiled loops, and compile them if necessary; returns the name of the loops in use from now on.
 
-    Call it from a thread that may be busy for some seconds.  Where there is nothing to compile with, the interpreted loops stay.
+    It may take some seconds.  Without a compiler the interpreted loops remain in use.
     """
     return _look(compile_now=True).name
 
 
 def chooser(compiled: bool | None) -> Callable[[], Loops]:
-    """A function that tells, at each call, which loops to use; see the module."""
+    """A function that returns the loops to use at each call; see the module.
+
+    `compiled`: False for the interpreted loops; None for the best that are ready; True to wait for the compiled ones.
+    """
     if compiled is False:
         return lambda: INTERPRETED
     _look(compile_now=bool(compiled))

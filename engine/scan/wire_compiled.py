@@ -1,7 +1,7 @@
 """The compiled wire loops: loaded from the user's cache, or compiled once on a machine.
 
 Checksums are computed by an installed library's function, called by its address, or by our own tables.  Before the loops are used
-they must give the right answers on made-up input; those that do not are passed over.
+they must pass a self-test on generated input (`engine.scan.wire_trials`); if they fail, the next way is tried.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ARGUMENTS: Mapping[str, tuple[int, int]] = {
     "admit_appends": (5, 0),
     "settle_appends": (4, 0),
 }
-"""How many pointers, and words, each loop takes behind its state."""
+"""The arguments of each loop after its state: the number of pointers, and the number of words."""
 _loaded: dict[str, CompiledLoops] = {}
 _lock = threading.Lock()
 
@@ -57,7 +57,7 @@ _Byte = ctypes.c_char * 1
 
 
 def _read_function() -> int:
-    """Address of the system's ``preadv2``; of a function that fails where it has none."""
+    """Address of the system's ``preadv2``; where there is none, of a function that always fails."""
     function: Any = getattr(ctypes.CDLL(None), "preadv2", _CANNOT_READ)
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
@@ -73,23 +73,23 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 def _pointer(memory: Any) -> Any:
-    """What a pointer argument takes for the start of `memory`, which the caller keeps; NumPy's own way takes far longer."""
+    """A pointer argument to the start of `memory`, which the caller keeps alive; much faster than ``ndarray.ctypes``."""
     if type(memory) is bytes:
         return memory
     if type(memory) is array:
         return memory.buffer_info()[0]
     try:
         return _Byte.from_buffer(memory)
-    except (TypeError, ValueError):  # it may only be read, or is empty
+    except (TypeError, ValueError):  # read-only, or empty
         return _address(np.frombuffer(memory, np.uint8))
 
 
 _SHORT = 32 << 10
-"""Bytes up to which a loop keeps the interpreter lock: it is back sooner than another thread could have used the time."""
+"""Bytes of input up to which a loop keeps the interpreter lock: it is finished before another thread could use the lock."""
 
 
 class CompiledLoops:
-    """The loops as machine code.  Thread-safe; the interpreter lock is not held while one goes over much."""
+    """The loops as machine code.  Thread-safe; the interpreter lock is released for inputs of more than _SHORT bytes."""
 
     def __init__(self, way: str, code: LoadedCode) -> None:
         self.name = f"compiled, {way}"
@@ -112,7 +112,7 @@ class CompiledLoops:
         state[TABLES], state[FUNCTION], state[READ] = self._tables_address, self._function, _READ
         call = (self._held if state[FILLED] - state[POSITION] <= _SHORT else self._free)[name]
         if call(address + 8 * RESULT, ctypes.addressof(self._error), address, *arguments):
-            raise RuntimeError(f"the compiled loop {name} failed")  # it has no way to; an answer all the same
+            raise RuntimeError(f"the compiled loop {name} failed")  # cannot happen: the loops never raise
         return state[RESULT]
 
     def split(self, state: State, buffer: Any, table: Table) -> int:
@@ -189,16 +189,16 @@ def load(way: str) -> CompiledLoops:
                     raise CodeUnavailableError(way)
                 code = object_code.cached_object(_name(way), lambda: _compile(way))
                 loops = CompiledLoops(way, object_code.load_object(code, list(_ARGUMENTS)))
-            except Exception as error:  # whatever a compiler can fail with: the interpreted loops give the same answers
+            except Exception as error:  # any error of the compiler: the interpreted loops are the fallback
                 raise CodeUnavailableError(f"{way}: {error}") from error
-            if not _answers_rightly(loops):
+            if not _passes_self_test(loops):
                 raise CodeUnavailableError(f"{way}: wrong answers")
             _loaded[way] = loops
         return _loaded[way]
 
 
 def best(named: str | None, *, compile_now: bool) -> CompiledLoops | None:
-    """The fastest loops that can be had here, or those of the way that is `named`; without `compile_now` from the cache only."""
+    """The fastest available loops, or those of the way `named`; without `compile_now` from the cache only.  None: none."""
     ways = (named,) if named in WAYS else WAYS
     for way in ways:
         try:
@@ -209,8 +209,8 @@ def best(named: str | None, *, compile_now: bool) -> CompiledLoops | None:
     return None
 
 
-def _answers_rightly(loops: CompiledLoops) -> bool:
-    """Whether the loops see what the interpreted ones see, on input that is right and input that is not."""
+def _passes_self_test(loops: CompiledLoops) -> bool:
+    """Whether the loops give the same results as the interpreted ones, on valid and on damaged input."""
     from waltzctl.engine.scan.wire_trials import answers
 
     return answers(loops) == answers(INTERPRETED)

@@ -1,4 +1,8 @@
-"""Places of the wire loops: fields of frames and records, from the compiled schemas, and the words that a loop works on."""
+"""Constants of the wire loops: offsets in frames and records, from the compiled schemas, and the layout of states and tables.
+
+Names that end in ``_AT`` are offsets in bytes, those in ``_COLUMN`` columns of a table.  The members of the enumerations are
+repeated as plain integers, which the compiled loops take as constants.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +42,18 @@ SESSION_AT = PREFIX.offset_of("session_id")
 SEQUENCE_AT = PREFIX.offset_of("sequence")
 PARTITION_AT = PREFIX.offset_of("partition")
 APPEND_HEAD = PREFIX.size + COUNT.size
-"""Bytes of an append in front of its records."""
+"""Bytes of an append request before its records."""
 APPEND_LEAST = APPEND_HEAD + 1
-"""Bytes of an append without records: the flag *offline* stands behind them."""
+"""Bytes of an append request without records: the flag *offline* follows the records."""
 HEAD = WIRE_RECORD_HEAD.size
-"""Bytes of a record in front of its data on the wire: the same ones stand first in the record on disk."""
+"""Bytes of a record before its data on the wire; the record on disk begins with the same bytes."""
 DATA_LENGTH_AT = WIRE_RECORD_HEAD.offset_of("data_length")
 WORD = CHECKSUM.size
 WIRE_OVERHEAD = HEAD + WORD
 DISK_HEAD = RECORD_HEADER.size
 DISK_OVERHEAD = RECORD_OVERHEAD
 BRIEF = WIRE_RECORD_HEADER.size
-"""Bytes of a record header in a list: what stands in front of the data length."""
+"""Bytes of a record header in a list: the fields before the data length."""
 
 RECORDS_TYPE, HEADERS_TYPE = RecordListRequest.TYPE, RecordHeaderListRequest.TYPE
 LIST_BODY = PREFIX.size + LIST_RANGE.size
@@ -57,11 +61,11 @@ LIST_BODY = PREFIX.size + LIST_RANGE.size
 LIST_FIRST_AT = PREFIX.size + LIST_RANGE.offset_of("first_transaction_id")
 LIST_COUNT_AT = PREFIX.size + LIST_RANGE.offset_of("max_count")
 LIST_HEAD = FRAME_HEADER.size + PREFIX.size + COUNT.size
-"""Bytes of an answer with a list in front of its records: the frame's header, what every body begins with, their number."""
+"""Bytes of an answer with a list before its records: frame header, the prefix of every body, the number of records."""
 ANSWERED_AT = PREFIX.offset_of("session_id")
-"""Where the part of an answer's body begins that is the request's."""
+"""Offset in a body from which the prefix of an answer is copied from the request."""
 ENTRY, INDEX_HEADER = ENTRY_SIZE, HEADER_SIZE
-"""Bytes of an entry of an index, and of what stands in front of the first one."""
+"""Bytes of an index entry, and of the header of an index file."""
 
 CLIENT_APPEND = ClientAppend.TYPE
 CLIENT_TYPE_AT = APPEND_FRONT.offset_of("type")
@@ -70,11 +74,11 @@ CLIENT_AT = APPEND_FRONT.offset_of("request_id.client")
 CLIENT_PARTITION_AT = APPEND_FRONT.offset_of("request_id.partition")
 CLIENT_MARK_AT = APPEND_FRONT.offset_of("client_high_water_mark")
 CLIENT_LOCKS_AT = APPEND_FRONT.size
-"""Where the lists of locks of a client's append begin."""
+"""Offset of the lists of locks in a client's append."""
 REQUEST_AT = WIRE_RECORD_HEAD.offset_of("request_id")
 REQUEST_SIZE = WIRE_RECORD_HEAD.size_of("request_id")
 REST_AT = WIRE_RECORD_HEAD.offset_of("header")
-"""Where the part of a record begins that stands behind the locks of a client's append as it is: header, data, checksum."""
+"""Offset in a record of the fields that end a client's append, too, in the same form: header, data length, data, checksum."""
 REST_LENGTH_AT = DATA_LENGTH_AT - REST_AT
 REST_HEAD = HEAD - REST_AT
 FEED_FRAME = FEED_SIZE
@@ -85,7 +89,7 @@ ID_SIZE = WIRE_RECORD_HEAD.size_of("transaction_id")
 
 
 def _check_layouts() -> None:
-    """The head of a record is copied as it is: the first fields on disk must be those on the wire."""
+    """Assert the layouts that let the loops copy ranges of bytes: fields of the same order on disk and on the wire."""
     shared = RECORD_HEADER.fields[: len(WIRE_RECORD_HEAD.fields)]
     assert shared == WIRE_RECORD_HEAD.fields, "the record on disk does not begin like the one on the wire"
     assert BRIEF == DATA_LENGTH_AT, "a record header is not what stands in front of the data length"
@@ -109,28 +113,28 @@ _check_layouts()
 
 
 class Word(enum.IntEnum):
-    """Places in a loop's state, 64-bit words."""
+    """The 64-bit words of a loop's state.  *In*: set by the caller; *out*: set by the loop."""
 
     POSITION = 0
-    """In and out: where the next frame or record begins."""
+    """In and out: offset of the next frame or record in the buffer."""
     FILLED = 1
-    """In: bytes of the buffer that may be read."""
+    """In: bytes of the buffer that may be read; for the loops over locks, the number of appends."""
     ROWS = 2
-    """In: rows of the table; of a loop over disk records, records to go over."""
+    """In: number of rows of the table; for `to_list`, of records to convert; for `admit_appends`, of appends to admit."""
     TAKEN = 3
-    """Out: rows filled, or rows or records that are done with."""
+    """Out: number of rows that were filled, or of rows, records or appends that were processed."""
     MAGIC = 4
-    """In: the magic that every frame must have."""
+    """In: the magic byte that every frame must have."""
     VERSION = 5
-    """In: the version that every frame must have."""
+    """In: the protocol version that every frame must have."""
     LONGEST = 6
-    """In: bound for a frame's body, or for a record's data."""
+    """In: bound for the bytes of a frame's body, or of a record's data."""
     NEEDED = 7
-    """Out: whole size of the unfinished frame, 0 when its header is not whole."""
+    """Out: total size of the incomplete frame; 0 when its header is incomplete."""
     EXPECTED = 8
     """In: the id that the next record must have."""
     RECORDS = 9
-    """Out: records delivered.  In, of the loop over append requests: those that stand in front of what it delivers."""
+    """Out: number of records in the output, or of admitted appends.  In, for `encode`: records that the output has already."""
     TABLES = kernel.TABLES
     """In: address of the checksum constants (compiled loops only)."""
     FUNCTION = kernel.FUNCTION
@@ -140,21 +144,21 @@ class Word(enum.IntEnum):
     BYTES = 13
     """As RECORDS, in bytes."""
     FOUND = 14
-    """Out, of the loop over append requests: id of the record that it stopped at, else -1."""
+    """Out of `encode`: the id of the invalid record that ended it, else -1."""
     ROW = 15
-    """In, of the loop over append requests: the row that it begins with."""
+    """In, for `encode` and `answer_lists`: the row to begin with.  Out of `answer_lists`: the row that ended it."""
     GROUPS = 16
-    """In, of the loop over groups of append requests: how many there are."""
+    """In, for `encode_groups`: number of groups."""
     LISTS = 17
-    """In, of the loop over appends of clients: lists of locks that an append has in this version of the protocol."""
+    """In, for `take_appends`: number of lists of locks that an append has in this version of the protocol."""
     MOST_LOCKS = 18
-    """In, of the same: bound for each of the lists."""
+    """In, for `take_appends`: bound for the locks of each list."""
     RUNS = 19
-    """Out, of the same: rows of runs filled."""
+    """Out of `take_appends`: rows of the table of runs that were filled."""
     LOCKS = 20
-    """Out, of the same: locks found.  In, of the loops over locks: how many there are."""
+    """Out of `take_appends`: number of locks.  In, for the loops over locks: number of locks."""
     SLOTS = 21
-    """In, of the loops over locks: slots of the table."""
+    """In, for the loops over locks: number of slots of the lock table."""
     READ = 22
     """In: address of the system's ``preadv2`` (compiled loops only)."""
 
@@ -181,9 +185,9 @@ class FrameColumn(enum.IntEnum):
     SEQUENCE = 4
     PARTITION = 5
     RECORDS = 6
-    """Of an append the number of records that it claims, -1 when its body has no place for that; else 0."""
+    """For an append request the number of records by its count field, -1 if its body is too short for one; else 0."""
     OFFLINE = 7
-    """1 when the last byte of an append is 1, else 0."""
+    """1 when the last byte of an append request is 1, else 0."""
 
 
 COLUMNS = len(FrameColumn)
@@ -194,16 +198,16 @@ OFFLINE_COLUMN = int(FrameColumn.OFFLINE)
 
 
 class GroupColumn(enum.IntEnum):
-    """Columns of a table of groups: consecutive rows of a table of frames, appends of one partition."""
+    """Columns of a table of groups; a group is a range of rows of a table of frames, append requests for one partition."""
 
     STOP = 0
-    """In: the row behind its last one."""
+    """In: the number of the row after the group's last one."""
     EXPECTED = 1
     """In: the id that its first record must have."""
     VERDICT = 2
-    """Out: a FrameVerdict; of a group that is not right nothing is delivered."""
+    """Out: a FrameVerdict; a group with another verdict than DONE has no records in the output."""
     RECORDS = 3
-    """Out: records delivered up to the end of this group, those of the groups in front of it included."""
+    """Out: records in the output up to the end of this group, those of earlier groups included."""
     BYTES = 4
     """As RECORDS, in bytes."""
 
@@ -215,34 +219,34 @@ BYTES_END_COLUMN = int(GroupColumn.BYTES)
 
 
 class OpenWord(enum.IntEnum):
-    """Places in what the loop over requests for lists is told of the open segment that it reads from, and of its bounds."""
+    """The words that describe to `answer_lists` the open segment and the limits of the answers."""
 
     DATA = 0
     """Descriptor of the data file."""
     INDEX = 1
     """Descriptor of the index."""
     FLAGS = 2
-    """Of ``preadv2``: how to read."""
+    """The flags of ``preadv2``."""
     SEGMENT = 3
-    """The id by which index and segment begin."""
+    """The id of the index's first entry."""
     FIRST = 4
     """Id of the first record that may be read."""
     NEXT = 5
-    """The id behind the last one."""
+    """The id after the last record that may be read."""
     SHOWN = 6
-    """The id behind the last record of the whole log that is shown to anybody."""
+    """The id after the last record of the whole log that readers may see."""
     START = 7
     """Offset of the first record that may be read."""
     END = 8
-    """Offset behind the last one."""
+    """Offset after the last record that may be read."""
     SESSION = 9
     """The session whose requests are answered."""
     FEW = 10
-    """Records that one list may have."""
+    """Records of one list, at most."""
     MOST = 11
-    """Bytes on disk that they may have."""
+    """Bytes on disk of the records of one list, at most."""
     ROOM = 12
-    """Bytes of the answers together."""
+    """Bytes of all answers, at most."""
 
 
 OPEN_WORDS = len(OpenWord)
@@ -252,16 +256,16 @@ OPEN_SHOWN, OPEN_START, OPEN_END = int(OpenWord.SHOWN), int(OpenWord.START), int
 OPEN_SESSION, OPEN_FEW, OPEN_MOST = int(OpenWord.SESSION), int(OpenWord.FEW), int(OpenWord.MOST)
 OPEN_ROOM = int(OpenWord.ROOM)
 SCRATCH_START = 16
-"""Bytes in front of a scratch buffer's first that are the compiled loop's own: the ``iovec`` of what it reads."""
+"""Bytes at the beginning of a scratch buffer that the compiled loop uses for the ``iovec`` of its reads."""
 
 
 class ListStop(enum.IntEnum):
-    """Why the loop over requests for lists stopped."""
+    """Why `answer_lists` stopped."""
 
     DONE = 0
     """Every request is answered."""
     OTHER = 1
-    """The next one is not to be answered from this segment, or not so simply."""
+    """The next request cannot be answered from this segment, or needs the slow path."""
     FULL = 2
     """There is no room for the next answer."""
 
@@ -273,11 +277,11 @@ class RunColumn(enum.IntEnum):
     """Columns of a table of runs: consecutive appends of one client to one partition, all with locks or all without."""
 
     STOP = 0
-    """Appends up to the end of this run, those of the runs in front of it included."""
+    """Number of appends up to the end of this run, those of earlier runs included."""
     CLIENT = 1
     PARTITION = 2
     LOCKED = 3
-    """1 when they have locks, else 0."""
+    """1 when the appends have locks, else 0."""
 
 
 RUN_COLUMNS = len(RunColumn)
@@ -286,41 +290,41 @@ RUN_PARTITION, RUN_LOCKED = int(RunColumn.PARTITION), int(RunColumn.LOCKED)
 
 
 class HeldColumn(enum.IntEnum):
-    """Columns of a table of what appends say about locks."""
+    """Columns of a table of the locks of appends."""
 
     MARK = 0
     """The client's high-water mark."""
     STOP = 1
-    """Locks up to the end of this append's, those of the appends in front of it included."""
+    """Number of locks up to the end of this append, those of earlier appends included."""
 
 
 HELD_COLUMNS = len(HeldColumn)
 HELD_MARK, HELD_STOP = int(HeldColumn.MARK), int(HeldColumn.STOP)
 
 LOCK_BITS = 32
-"""A lock in a list of them: its id in so many bits, its kind above them."""
+"""Bits of a lock's id in the word of a lock; the bits above are its kind."""
 LOCK_MASK = (1 << LOCK_BITS) - 1
 READ_LOCK, APPEND_LOCK = 1, 2
-"""Kinds of locks, by the place of their list in an append; 0 are write locks."""
+"""Kinds of locks, by the order of their lists in an append; write locks are 0."""
 ADMITTED = -(1 << 63)
-"""In place of a transaction: none is in the append's way."""
+"""The verdict on an append that no transaction conflicts with, in place of a transaction id."""
 
 
 class SplitStatus(enum.IntEnum):
     """Why splitting stopped."""
 
     MORE = 0
-    """The next frame is not wholly there; nothing may be left at all."""
+    """The next frame is incomplete, or no bytes are left."""
     FULL = 1
     """Every row of the table is filled."""
     MAGIC = 2
-    """The next frame has another magic."""
+    """The next frame has another magic byte."""
     VERSION = 3
     """The next frame has another version."""
     LENGTH = 4
     """The next frame's length is negative or above the bound."""
     SHORT = 5
-    """The next frame's body is shorter than what every message begins with."""
+    """The next frame's body is shorter than the prefix of every message."""
 
 
 MORE, FULL, BAD_MAGIC = int(SplitStatus.MORE), int(SplitStatus.FULL), int(SplitStatus.MAGIC)
@@ -328,20 +332,20 @@ BAD_VERSION, BAD_LENGTH, SHORT = int(SplitStatus.VERSION), int(SplitStatus.LENGT
 
 
 class FrameVerdict(enum.IntEnum):
-    """What was found of an append, or of a record."""
+    """The result of checking an append or a record."""
 
     DONE = 0
-    """Nothing is wrong."""
+    """It is valid."""
     ORDER = 1
-    """A record has another id than the next one."""
+    """A record has another id than the expected one."""
     DATA_CHECKSUM = 2
-    """Data does not agree with the checksum that came with it."""
+    """The data checksum is wrong."""
     MALFORMED = 3
-    """A field reaches beyond the body, a count or length is negative, or bytes are left over."""
+    """A field reaches beyond the body, a count or length is negative, or there are excess bytes."""
     TOO_LONG = 4
     """A record has more data than is allowed."""
     RECORD_CHECKSUM = 5
-    """A record on disk does not agree with its checksum."""
+    """The checksum of a record on disk is wrong."""
 
 
 FINE, BAD_ORDER, BAD_DATA = int(FrameVerdict.DONE), int(FrameVerdict.ORDER), int(FrameVerdict.DATA_CHECKSUM)

@@ -1,14 +1,15 @@
-"""The loops over wire data: frames in a receive buffer, append requests to disk records; and all loops as Python runs them.
+"""The wire loops: frames in a receive buffer (`split`), append requests to records on disk (`encode`, `encode_groups`).
 
-Those from disk records to a list's records are in `engine.scan.list_loops`, those of clients in `client_loops` and `lock_loops`.
+`engine.scan.list_loops` has those for lists of records, `client_loops` and `lock_loops` those of a log server.
+`InterpretedLoops` runs all of them.
 
-Each loop is written once.  As they stand here they run interpreted, on the primitives of `engine.scan.wire_memory`;
-`engine.scan.wire_native` takes the same code objects, puts machine-level primitives of the same names in their place and compiles
-them.  Places come from the compiled schemas of the formats.
+Each loop is written once.  Here it runs interpreted, on the primitives of `engine.scan.wire_memory`; `engine.scan.wire_native`
+takes the same code objects, replaces the primitives by machine-level ones of the same names, and compiles them.  Offsets come
+from the compiled schemas of the formats.
 
-A loop believes nothing: not the table it is given (it may describe another buffer), not a count, not a length.  Each is
-compared with what is there before anything is read through it, by subtracting, so that nothing overflows.  Where a loop passes
-over a frame twice, the second pass works with the places that the first one noted and reads no length again.
+A loop trusts none of its input: not the table (which may describe another buffer), not a count, not a length.  Each value is
+compared with its bounds before it is used, by subtraction, so that nothing overflows.  Where a loop reads a frame twice, the
+second pass uses the offsets that the first one stored, and reads no length again.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ from waltzctl.engine.scan.wire_memory import (
 
 
 def split(state: Any, memory: Any, table: Any) -> int:
-    """Note every whole frame between POSITION and FILLED in a row of the table; keep-alives are passed over."""
+    """Enter every whole frame between POSITION and FILLED into a row of the table; keep-alives are skipped."""
     position = get(state, POSITION)
     filled = get(state, FILLED)
     rows = get(state, ROWS)
@@ -168,11 +169,11 @@ def split(state: Any, memory: Any, table: Any) -> int:
 
 
 def encode(state: Any, memory: Any, table: Any, offsets: Any, out: Any) -> int:
-    """Turn the records of append requests into records on disk, a request whole or not at all, until one is not right.
+    """Turn the records of append requests into records on disk, up to the first invalid request, of which no record is written.
 
-    `offsets` receives where each record begins in `out`, and where the last one ends.  The caller has made room for every request
-    whose count its length allows.  It goes on behind the RECORDS and BYTES that are there; EXPECTED is the id that the first of
-    those would have.
+    `offsets` receives the offset of each record in `out`, and the end of the last one.  Both have room for all requests whose
+    count is possible for their length.  The output is appended to the RECORDS and BYTES that `out` has; EXPECTED is the id of
+    the first one of those.
     """
     filled = get(state, FILLED)
     rows = get(state, ROWS)
@@ -256,7 +257,7 @@ def encode(state: Any, memory: Any, table: Any, offsets: Any, out: Any) -> int:
 
 
 def encode_groups(state: Any, memory: Any, table: Any, groups: Any, offsets: Any, out: Any) -> int:
-    """As `encode`, for groups of requests one behind the other, each with ids of its own; of a group all or nothing."""
+    """As `encode`, for consecutive groups of requests with separate sequences of ids; a group is encoded whole or not at all."""
     count = get(state, GROUPS)
     row = 0
     records = 0
@@ -289,7 +290,7 @@ State: TypeAlias = "array[int]"
 
 
 def new_state() -> State:
-    """Words by `Word`, all zero."""
+    """A state: words by `Word`, all zero."""
     return array("q", _ZEROS)
 
 
@@ -297,7 +298,7 @@ _ZEROS = bytes(8 * WORDS)
 
 
 class InterpretedLoops:
-    """The loops as Python runs them: nothing to load and nothing to wait for.  Thread-safe."""
+    """The loops as Python code, which are always available.  Thread-safe."""
 
     name = "interpreted"
 
@@ -355,7 +356,7 @@ class InterpretedLoops:
         places[: state[TAKEN] + 1] = begins[: state[TAKEN] + 1]
 
     def number_records(self, state: State, records: bytearray, feed: Any, out: bytearray) -> int:
-        """Run `engine.scan.client_loops.number_records`; `feed` is what every frame of a feed begins with."""
+        """Run `engine.scan.client_loops.number_records`; `feed`: the bytes with which every feed frame begins."""
         return number_records(state, memoryview(records), memoryview(feed), memoryview(out))
 
     def admit_appends(

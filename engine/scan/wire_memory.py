@@ -1,4 +1,4 @@
-"""What the interpreted wire loops are made of: words of a state or a table, integers in a buffer, copies, checksums.
+"""The primitives of the interpreted wire loops: words of a state or a table, integers in a buffer, copies, checksums.
 
 The compiled loops have primitives of the same names (`engine.scan.wire_native`).
 """
@@ -24,7 +24,7 @@ _unsigned = CHECKSUM.struct.unpack_from
 _long = struct.Struct(">" + WIRE_RECORD_HEAD.fields[0].code).unpack_from
 _put_word = CHECKSUM.struct.pack_into
 _TWO_PASSES = 16 << 10
-"""Data of fewer bytes is passed over twice: cheaper, interpreted, than joining two checksums."""
+"""Data of fewer bytes is read twice, for both checksums: in Python that is cheaper than joining two checksums."""
 _shift = lru_cache(maxsize=64)(shift_operator)
 
 
@@ -39,7 +39,7 @@ def put(words: Any, place: int, value: int) -> None:
 
 
 def remainder(value: int, divisor: int) -> int:
-    """Of two numbers, neither of them negative."""
+    """`value` modulo `divisor`; neither is negative, and the divisor is not 0."""
     return value % divisor
 
 
@@ -79,7 +79,7 @@ def copy(target: Any, at: int, source: Any, position: int, length: int) -> None:
 
 
 def read(state: Any, descriptor: int, memory: Any, position: int, length: int, offset: int, flags: int) -> int:
-    """Read from a file into a scratch buffer; bytes read, or less than 0 where that cannot be done in this way."""
+    """Read from a file into a scratch buffer; returns the bytes read, or -1 if ``preadv2`` fails (or would have to wait)."""
     try:
         return os.preadv(descriptor, [memory[position : position + length]], offset, flags)
     except OSError:
@@ -87,12 +87,12 @@ def read(state: Any, descriptor: int, memory: Any, position: int, length: int, o
 
 
 def checksum(state: Any, value: int, memory: Any, position: int, length: int) -> int:
-    """CRC-32 of bytes; `value` is the checksum of what stands before them."""
+    """CRC-32 of bytes; `value` is the checksum of the bytes before them."""
     return crc32(memory[position : position + length], value)
 
 
 def joined(state: Any, first: int, second: int, memory: Any, position: int, length: int) -> int:
-    """CRC-32 of two pieces from that of each; the second one's bytes stand in `memory`."""
+    """CRC-32 of two adjacent pieces from the checksum of each; the second piece is ``memory[position:position + length]``."""
     if length < _TWO_PASSES:
         return crc32(memory[position : position + length], first)
     return multiply(_shift(length), first) ^ second

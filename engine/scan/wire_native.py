@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg"
 """The compiled wire loops: primitives for `engine.scan.wire_loops`, `list_loops`, `client_loops` and `lock_loops`, and their
-translation to LLVM's language.
+translation to LLVM IR.
 
 Importing this module imports numba.  The loops are the same code objects as the interpreted ones, with the names that they call
 bound to the primitives here.
@@ -30,7 +30,7 @@ from waltzctl.engine.scan.native import bind, crc_called, crc_sliced, inlined, m
 
 TABLES, READ = 8 * wire_layout.TABLES, 8 * wire_layout.READ
 JOINED = LENGTHS * LENGTHS
-"""Data of this length and above is beyond the tables and passed over twice."""
+"""Data of this length and above is beyond the tables, and is read twice."""
 TWO_PASSES = 0  # bound by `translate`
 
 _unbound: Any = None
@@ -51,7 +51,7 @@ def put(words, place, value):
 
 @inlined
 def remainder(value, divisor):
-    """Of two numbers, neither of them negative."""
+    """`value` modulo `divisor`; neither is negative, and the divisor is not 0."""
     return remainder_of(value, divisor)
 
 
@@ -99,19 +99,19 @@ def copy(target, at, source, position, length):
 
 @inlined
 def read(state, descriptor, memory, position, length, offset, flags):
-    """Read from a file into a scratch buffer, in whose first 16 bytes the system is told where to; bytes read, or less than 0."""
+    """Read from a file into a scratch buffer, whose first 16 bytes are the ``iovec``; returns the bytes read, or less than 0."""
     store_64(memory, memory + position)
     store_64(memory + 8, length)
     return call_read(load_fixed(state + READ), descriptor, memory, offset, flags)
 
 
 def checksum(state, value, memory, position, length):
-    """CRC-32 of bytes; `value` is the checksum of what stands before them."""
+    """CRC-32 of bytes; `value` is the checksum of the bytes before them."""
     return crc(state, value, memory + position, length)
 
 
 def joined(state, first, second, memory, position, length):
-    """CRC-32 of two pieces from that of each."""
+    """CRC-32 of two adjacent pieces from the checksum of each; the second piece is in `memory`."""
     if length < TWO_PASSES or length >= JOINED:
         return crc(state, first, memory + position, length)
     powers = load_fixed(state + TABLES) + AT_POWERS
@@ -127,10 +127,10 @@ _PRIMITIVES = (
 
 
 def translate(kind: str) -> dict[str, str]:
-    """The loops by name in LLVM's language.
+    """The loops in LLVM IR, by name.
 
-    `kind` says how checksums are computed: ``call`` for a library's function, ``table`` for our own, for which a second pass over
-    the data costs more.
+    `kind`: how checksums are computed: ``call`` for a library's function, ``table`` for our tables, with which reading data twice
+    costs more.
     """
     names = {name: globals()[name] for name in _PRIMITIVES}
     ways = {"crc": crc_sliced if kind == "table" else crc_called, "TWO_PASSES": 512 if kind == "table" else 4096}

@@ -1,4 +1,4 @@
-"""Made-up input for the wire loops, and everything that they tell about it: one question for any form of them."""
+"""Self-test of the wire loops: generated input, valid and damaged, and all results of the loops for it (`answers`)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _LETTER, _VERSION = 0x53, 1
 _IN_FRAMES = (0, 2, 4, 6, 7, 40, 60, 65, 97, 220, -1, -3, -9000)
 _ON_DISK = (0, 7, 29, 33, 36, 50, -1, -8000, -12000)
 _IN_APPENDS = (0, 1, 2, 6, 7, 8, 14, 20, 32, 35, 36, 39, 44, 47, 60, 95, 96, 130, 400, 500, 520)
-"""Places of what is made up that are damaged, one after the other."""
+"""Offsets in the generated frames, records and appends of the bytes that are damaged, one after the other."""
 
 
 def _wire_record(transaction_id: int, length: int) -> bytes:
@@ -110,74 +110,74 @@ def _stream() -> bytes:
 
 
 def _of_other_data() -> bytes:
-    """A record that is right but for the checksum of its data."""
+    """A record with a right record checksum and a wrong data checksum."""
     head = bytearray(made_up_record(0, 0)[:DISK_HEAD])
     head[-1] ^= 1
     return bytes(head) + CHECKSUM.struct.pack(crc32(head))
 
 
 def answers(loops: Loops) -> list[Any]:
-    """Everything that these loops tell about made-up input, right and not right."""
-    told: list[Any] = []
+    """All results of these loops for generated input, valid and damaged; equal for all correct implementations."""
+    results: list[Any] = []
     good = _stream()
-    tables = [_split(loops, good, rows, told) for rows in (1, 5, 64)]
+    tables = [_split(loops, good, rows, results) for rows in (1, 5, 64)]
     for place in _IN_FRAMES:
         data = bytearray(good)
         data[place] ^= 4
-        _encode(loops, data, _split(loops, data, 64, told), told)
-        _encode(loops, data, tables[-1], told)
-        _encode_groups(loops, data, tables[-1], 5, told)
+        _encode(loops, data, _split(loops, data, 64, results), results)
+        _encode(loops, data, tables[-1], results)
+        _encode_groups(loops, data, tables[-1], 5, results)
     for rows in (1, 3, 64):
-        _encode_groups(loops, good, tables[-1], rows, told)
-    _encode(loops, good, tables[-1], told)
-    _encode(loops, good, tables[-1], told, max(_LENGTHS) - 1)
-    _encode(loops, good, tables[0], told)
+        _encode_groups(loops, good, tables[-1], rows, results)
+    _encode(loops, good, tables[-1], results)
+    _encode(loops, good, tables[-1], results, max(_LENGTHS) - 1)
+    _encode(loops, good, tables[0], results)
     for cell in range(0, tables[-1].size, 7):
         table = tables[-1].copy()
         table.reshape(-1)[cell] += (-1) ** cell * 5
-        _encode(loops, good, table, told)
+        _encode(loops, good, table, results)
     disk = b"".join(made_up_record(place, length) for place, length in enumerate(_LENGTHS))
     for place, change in ((0, 0), *((place, 1) for place in _ON_DISK)):
         data = bytearray(disk)
         data[place] ^= change
         for brief in (False, True):
-            _list(loops, data, brief, told)
-    _list(loops, disk[:-1], False, told)
-    _list(loops, disk, False, told, max(_LENGTHS) - 1)
-    _list(loops, _of_other_data(), False, told)
-    _answers_to_clients(loops, told)
-    _lock(loops, told)
-    if hasattr(os, "memfd_create"):  # elsewhere there is no preadv2 either, and nothing is answered
-        _answer_lists(loops, told)
-    return told
+            _list(loops, data, brief, results)
+    _list(loops, disk[:-1], False, results)
+    _list(loops, disk, False, results, max(_LENGTHS) - 1)
+    _list(loops, _of_other_data(), False, results)
+    _answers_to_clients(loops, results)
+    _lock(loops, results)
+    if hasattr(os, "memfd_create"):  # without it there is no preadv2 either, and `answer_lists` answers nothing
+        _answer_lists(loops, results)
+    return results
 
 
-def _answers_to_clients(loops: Loops, told: list[Any]) -> None:
-    """Appends in three versions of the protocol, each damaged in turn, cut, and under bounds; records with and without ids."""
+def _answers_to_clients(loops: Loops, results: list[Any]) -> None:
+    """Appends in three versions of the protocol: damaged in turn, truncated, and beyond the limits; then `number_records`."""
     for version in (0, 1, 2):
         frames = [_client_append(number, version) for number in range(len(_LENGTHS))]
         frames.insert(5, FRAME_HEADER.struct.pack(Magic.CLIENT, version, 0))
         good = b"".join(frames)
         for rows in (1, 4, 64):
-            _take(loops, good, version, rows, told)
+            _take(loops, good, version, rows, results)
         for place in _IN_APPENDS:
             data = bytearray(good)
             data[place] ^= 4
-            _take(loops, data, version, 64, told)
+            _take(loops, data, version, 64, results)
         for count in (3, -1, 1 << 30):
-            _take(loops, _with_locks(frames[1], count), version, 64, told)
-        _take(loops, good[:-1], version, 64, told)
-        _take(loops, good, version, 64, told, longest=4200)
-        _take(loops, good, version, 64, told, most_locks=1)
+            _take(loops, _with_locks(frames[1], count), version, 64, results)
+        _take(loops, good[:-1], version, 64, results)
+        _take(loops, good, version, 64, results, longest=4200)
+        _take(loops, good, version, 64, results, most_locks=1)
     records = b"".join(_wire_record(0, length) for length in _LENGTHS)
     for first in (0, 77, 1 << 40):
-        _number(loops, bytearray(records), len(_LENGTHS), first, told)
+        _number(loops, bytearray(records), len(_LENGTHS), first, results)
     for wrong in (records[:-1], records[:HEAD] + b"\xff" + records[HEAD + 1 :], _longer(records)):
-        _number(loops, bytearray(wrong), len(_LENGTHS), 5, told)
+        _number(loops, bytearray(wrong), len(_LENGTHS), 5, results)
 
 
 def _client_append(number: int, version: int) -> bytes:
-    """One of two clients and two partitions; every fifth one has locks."""
+    """An append of one of two clients to one of two partitions; every fifth one has locks."""
     data = bytes(place * 7 & 0xFF for place in range(_LENGTHS[number]))
     request_id = RequestId(number // 3 % 2, -5, number // 4 % 2, number)
     locks = ((1, -2, 3)[: 1 + number // 5 % 3],) * (version + 1) if number % 5 == 4 else ()
@@ -185,14 +185,14 @@ def _client_append(number: int, version: int) -> bytes:
 
 
 def _with_locks(frame: bytes, count: int) -> bytes:
-    """An append that says that its first list of locks has so many."""
+    """An append whose count of the first list of locks is replaced by `count`."""
     changed = bytearray(frame)
     COUNT.struct.pack_into(changed, FRAME_HEADER.size + CLIENT_LOCKS_AT, count)
     return bytes(changed)
 
 
 def _longer(records: bytes) -> bytes:
-    """The first record says that its data goes beyond all that is there."""
+    """The records, with a data length of the first one that reaches beyond the end."""
     changed = bytearray(records)
     COUNT.struct.pack_into(changed, DATA_LENGTH_AT, len(records))
     return bytes(changed)
@@ -203,7 +203,7 @@ def _take(
     data: bytes | bytearray,
     version: int,
     rows: int,
-    told: list[Any],
+    results: list[Any],
     longest: int = 100_000,
     most_locks: int = 100,
 ) -> None:
@@ -215,11 +215,11 @@ def _take(
     out = np.zeros(len(data), np.uint8)
     loops.take_appends(state, data, runs, places, held, locks, out)
     found = runs[: state[RUNS]].tolist(), places[: state[TAKEN] + 1].tolist(), out[: state[BYTES]].tobytes()
-    told.append((_words(state), *found, held[: state[TAKEN]].tolist(), locks[: state[LOCKS]].tolist()))
+    results.append((_words(state), *found, held[: state[TAKEN]].tolist(), locks[: state[LOCKS]].tolist()))
 
 
-def _lock(loops: Loops, told: list[Any]) -> None:
-    """Appends with up to three locks of any kind go through a table of few slots in pieces, some are given up; and bad tables."""
+def _lock(loops: Loops, results: list[Any]) -> None:
+    """Appends with up to three locks of any kind, admitted in pieces to a table of few slots, and some aborted; bad tables."""
     words = array("q", [number // 2 % 3 << LOCK_BITS | (number * 2654435761 & LOCK_MASK) for number in range(120)])
     marks, counts = [number * 5 % 23 - 2 for number in range(64)], [number % 4 for number in range(64)]
     for slots in (1, 5, 97):
@@ -232,54 +232,56 @@ def _lock(loops: Loops, told: list[Any]) -> None:
             state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = len(marks[piece]), 6, len(locks), slots
             verdicts = array("q", bytes(8 * 9))
             status = loops.admit_appends(state, written, in_flight, appends, locks, verdicts)
-            told.append((status, _words(state), [*written], [*in_flight], [*verdicts]))
+            results.append((status, _words(state), [*written], [*in_flight], [*verdicts]))
             if first % 2:  # of the others something stays in flight
                 continue
             state[EXPECTED] = first * 3 - 1
             status = loops.settle_appends(state, written, in_flight, appends, locks)
-            told.append((status, _words(state), [*written], [*in_flight]))
+            results.append((status, _words(state), [*written], [*in_flight]))
     appends = array("q", chain.from_iterable(zip(marks, accumulate(counts), strict=True)))
     for known, slots in ((5, 3), (len(words), 0)):
         state = new_state()
         state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = 20, 20, known, slots
         arrays = (array("q", bytes(24)), array("q", bytes(24)), appends, words)
         status = loops.admit_appends(state, *arrays, array("q", bytes(8 * 20)))
-        told.append((status, _words(state), [*arrays[1]], loops.settle_appends(state, *arrays), _words(state)))
+        results.append((status, _words(state), [*arrays[1]], loops.settle_appends(state, *arrays), _words(state)))
     backwards = array("q", [0, 3, 0, 1])
     state = new_state()
     state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = 2, 2, 3, 3
     arrays = (array("q", bytes(24)), array("q", bytes(24)), backwards, words)
-    told.append((loops.admit_appends(state, *arrays, array("q", bytes(16))), loops.settle_appends(state, *arrays)))
+    results.append((loops.admit_appends(state, *arrays, array("q", bytes(16))), loops.settle_appends(state, *arrays)))
 
 
-def _number(loops: Loops, records: bytearray, rows: int, first: int, told: list[Any]) -> None:
+def _number(loops: Loops, records: bytearray, rows: int, first: int, results: list[Any]) -> None:
     state = new_state()
     state[FILLED], state[ROWS], state[EXPECTED] = len(records), rows, first
     out = bytearray(rows * FEED_FRAME)
     status = loops.number_records(state, records, bytes(range(FEED_REQUEST_AT)), out)
-    told.append((status, _words(state), bytes(records), bytes(out)))
+    results.append((status, _words(state), bytes(records), bytes(out)))
 
 
-def _split(loops: Loops, data: bytes | bytearray, rows: int, told: list[Any]) -> Any:
+def _split(loops: Loops, data: bytes | bytearray, rows: int, results: list[Any]) -> Any:
     state = new_state()
     state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000
     state[MAGIC], state[VERSION] = _LETTER, _VERSION
     table = np.zeros((rows, COLUMNS), np.int64)
     status = loops.split(state, data, table)
-    told.append((status, _words(state), table.tolist()))
+    results.append((status, _words(state), table.tolist()))
     return table
 
 
-def _encode(loops: Loops, data: bytes | bytearray, table: Any, told: list[Any], longest: int = max(_LENGTHS)) -> None:
+def _encode(
+    loops: Loops, data: bytes | bytearray, table: Any, results: list[Any], longest: int = max(_LENGTHS)
+) -> None:
     state = new_state()
     state[FILLED], state[ROWS], state[LONGEST], state[EXPECTED] = len(data), len(table), longest, 0
     out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)
     status = loops.encode(state, data, table, offsets, out)
-    told.append((status, _words(state), offsets.tobytes(), out[: state[BYTES]].tobytes()))
+    results.append((status, _words(state), offsets.tobytes(), out[: state[BYTES]].tobytes()))
 
 
-def _encode_groups(loops: Loops, data: bytes | bytearray, table: Any, rows: int, told: list[Any]) -> None:
-    """Groups of so many rows; the ids of every fourth one are others than it says."""
+def _encode_groups(loops: Loops, data: bytes | bytearray, table: Any, rows: int, results: list[Any]) -> None:
+    """`encode_groups` with groups of `rows` rows; every fourth group is given a wrong first id."""
     state = new_state()
     stops = [*range(rows, len(table), rows), len(table)]
     before = np.cumsum([0, *table[:, RECORDS_COLUMN]])
@@ -290,26 +292,26 @@ def _encode_groups(loops: Loops, data: bytes | bytearray, table: Any, rows: int,
     out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)
     loops.encode_groups(state, data, table, groups, offsets, out)
     records, size = int(groups[-1, RECORDS_END_COLUMN]), int(groups[-1, BYTES_END_COLUMN])
-    told.append((_words(state), groups.tolist(), offsets[: records + 1].tobytes(), out[:size].tobytes()))
+    results.append((_words(state), groups.tolist(), offsets[: records + 1].tobytes(), out[:size].tobytes()))
 
 
-def _list(loops: Loops, data: bytes | bytearray, brief: bool, told: list[Any], longest: int = max(_LENGTHS)) -> None:
+def _list(loops: Loops, data: bytes | bytearray, brief: bool, results: list[Any], longest: int = max(_LENGTHS)) -> None:
     state = new_state()
     state[POSITION], state[FILLED], state[ROWS], state[LONGEST] = 0, len(data), len(_LENGTHS), longest
     out = np.zeros(len(data), np.uint8)
     status = loops.to_list(state, data, out, brief=brief)
-    told.append((status, _words(state), out.tobytes()))
+    results.append((status, _words(state), out.tobytes()))
 
 
 _KNOWN, _FOLLOWING = 2, 20
-"""Of the records of a made-up segment those that may be read: the first, and the one behind the last."""
+"""Records of the generated segment that may be read: the first, and the one after the last."""
 _FEW = 12
 _NEARLY = (0, 1, 5, 9)
-"""Sizes of answers in which one byte is missing, by the number of the request."""
+"""Numbers of the requests after which the limit on the size of all answers is exact, or one byte too small."""
 
 
-def _answer_lists(loops: Loops, told: list[Any]) -> None:
-    """Requests that can be answered, and one after the other that cannot; damage to a record and to the index; and bounds."""
+def _answer_lists(loops: Loops, results: list[Any]) -> None:
+    """`answer_lists` with requests that can and cannot be answered, with a damaged record or index, and with limits."""
     disk = [made_up_record(place, length) for place, length in enumerate(_LENGTHS)]
     begins = [INDEX_HEADER, *accumulate(map(len, disk), initial=INDEX_HEADER)][1:]
     whole, entries = bytes(INDEX_HEADER) + b"".join(disk), INDEX_ENTRY.struct.pack
@@ -338,37 +340,37 @@ def _answer_lists(loops: Loops, told: list[Any]) -> None:
     ]
     with files_in_memory(whole, index) as files:
         for messages in (good, good[3:], *([*good[:3], one, *good[3:]] for one in others)):
-            _answer(loops, files, messages, words, told)
+            _answer(loops, files, messages, words, results)
         for word, value in (
             *((OpenWord.SHOWN, 22), (OpenWord.SHOWN, 19), (OpenWord.FLAGS, 1 << 30), (OpenWord.SEGMENT, 1)),
             *((OpenWord.MOST, sum(map(len, disk[16:20])) - step) for step in (0, 1)),
             *((OpenWord.START, begins[_KNOWN] + 1), (OpenWord.START, begins[_KNOWN] - 1), (OpenWord.END, begins[18])),
             *((OpenWord.END, begins[_FOLLOWING] + 5), (OpenWord.END, begins[_FOLLOWING] - 5), (OpenWord.END, 1 << 40)),
         ):
-            _answer(loops, files, good, words | {word: value}, told)
-            _answer(loops, files, good[8:], words | {word: value}, told)
+            _answer(loops, files, good, words | {word: value}, results)
+            _answer(loops, files, good[8:], words | {word: value}, results)
         for number in _NEARLY:
-            size = _answer(loops, files, good[: number + 1], words, told)
+            size = _answer(loops, files, good[: number + 1], words, results)
             for step in (0, 1):
-                _answer(loops, files, good[: number + 2], words | {OpenWord.ROOM: size - step}, told)
+                _answer(loops, files, good[: number + 2], words | {OpenWord.ROOM: size - step}, results)
         for column in (FrameColumn.BODY, FrameColumn.LENGTH):
             for change in (-1, 1, -(1 << 40), 1 << 40):
-                _answer(loops, files, good[:3], words, told, change=(column, change))
-        _answer(loops, files, good[:3], words, told, longest=len(disk[2]))
-        _answer(loops, files, good[:3], words, told, row=1)
+                _answer(loops, files, good[:3], words, results, change=(column, change))
+        _answer(loops, files, good[:3], words, results, longest=len(disk[2]))
+        _answer(loops, files, good[:3], words, results, row=1)
     for place in (*range(begins[_KNOWN], begins[_KNOWN] + len(disk[2]), 5), begins[16] + 60):
         with files_in_memory(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :], index) as files:
-            _answer(loops, files, good, words, told)
+            _answer(loops, files, good, words, results)
     for number in (_KNOWN, 3, 14, 17, 18):
         at = INDEX_HEADER + number * ENTRY
         for entry in (0, begins[number] + 1, begins[number + 2], -1, 1 << 62):
             with files_in_memory(whole, index[:at] + entries(entry) + index[at + ENTRY :]) as files:
-                _answer(loops, files, good, words, told)
-                _answer(loops, files, good[4:], words, told)
+                _answer(loops, files, good, words, results)
+                _answer(loops, files, good[4:], words, results)
     with files_in_memory(whole[: begins[18] + 9], index) as files:
-        _answer(loops, files, good, words, told)
+        _answer(loops, files, good, words, results)
     with files_in_memory(whole, index[: INDEX_HEADER + 18 * ENTRY + 1]) as files:
-        _answer(loops, files, good, words, told)
+        _answer(loops, files, good, words, results)
 
 
 @contextlib.contextmanager
@@ -389,7 +391,7 @@ def _answer(
     files: tuple[int, int],
     messages: Sequence[StorageMessage],
     words: dict[OpenWord, int],
-    told: list[Any],
+    results: list[Any],
     *,
     row: int = 0,
     change: tuple[int, int] = (0, 0),
@@ -411,10 +413,10 @@ def _answer(
     scratch = bytearray(SCRATCH_START + (_FEW + 1) * ENTRY + words[OpenWord.MOST])
     out = bytearray(max(0, words[OpenWord.ROOM]))
     status = loops.answer_lists(state, frames, table, segment, list_heads(), scratch, out)
-    told.append((status, _words(state), bytes(out[: state[BYTES]])))
+    results.append((status, _words(state), bytes(out[: state[BYTES]])))
     return state[BYTES]
 
 
 def _words(state: State) -> list[int]:
-    """What a loop was told and what it tells, but for what only a compiled one is told."""
+    """The words of a state, without those that are set for compiled loops only."""
     return [word for place, word in enumerate(state) if place not in (TABLES, FUNCTION, RESULT, READ)]

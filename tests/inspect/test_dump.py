@@ -80,7 +80,7 @@ def test_of_another_machines_files_a_few_headers_are_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, most: int, first: int, found: bool
 ) -> None:
     """Of a range that goes on to the end."""
-    monkeypatch.setattr(partition_runs, "_ASKED_ELSEWHERE", most)
+    monkeypatch.setattr(partition_runs, "_REMOTE_HEADERS", most)
     monkeypatch.setattr(partition_runs.places, "on_this_machine", lambda path: here)
     storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=SIZE)
     swap(seg(storage, 0, 0), seg(storage, 0, 30))

@@ -493,7 +493,7 @@ _SHIFTED = "if not 0 < lower < count or self._repeated(found, end, lower):"
 _SHIFTED_TO_THE_END = (
     "if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):"
 )
-_BY_THE_DOZEN = "if here.transaction_id < expected:  # they are told by the dozen where a piece was written twice"
+_BY_THE_DOZEN = "if here.transaction_id < expected:  # as one run: a part of the log may have been written twice"
 _PASSED_OVER = "a row that ends in front of the id that is expected is judged in the same way when it is passed over"
 _NOT_THAT_ID = "the id that is expected is not out of order"
 _CROWDED = "if run.behind is not None or run.ones[-1].transaction_id <= expected:"
@@ -543,8 +543,8 @@ _UNPACKED = (
     ("kernel", "note", "data_ok = data_sum == _read_word(memory, position + DATA_CHECKSUM_AT)[0]"),
     ("kernel", "note", "state[NOTES].append((record_sum == _read_word(memory, end)[0], data_ok))"),
 )
-_AT_HAND = "if 0 <= place <= len(self._cache) - HEADER:  # the common case in few steps: the record is at hand"
-_ONLY_ZEROS = "if not window.any():  # nothing but zeros is never a record: the checksum of zeros is not zero"
+_AT_HAND = "if 0 <= place <= len(self._cache) - HEADER:  # the common case, in few steps: the record is in the cache"
+_ONLY_ZEROS = "if not window.any():  # all zero is not a record: the checksum of zeros is not zero"
 _OF_ONE = (
     ("upper_word.generate", "return builder.extract_element(arguments[0], ir.Constant(I32, 1))"),
     ("Vectors.__init__.loader.load.generate", "value = _loaded(builder, arguments[0], vector)"),
@@ -622,8 +622,8 @@ _SCAN = (
     *(
         Equivalent(_TRIED, "answers", line, line.replace(*change), "a record that is too long, whichever it is")
         for line in (
-            "_encode(loops, good, tables[-1], told, max(_LENGTHS) - 1)",
-            "_list(loops, disk, False, told, max(_LENGTHS) - 1)",
+            "_encode(loops, good, tables[-1], results, max(_LENGTHS) - 1)",
+            "_list(loops, disk, False, results, max(_LENGTHS) - 1)",
         )
         for change in (("- 1)", "- 2)"), ("max", "min"))
     ),
@@ -2384,8 +2384,8 @@ _LOG = (
     Equivalent(
         "engine/log/assess.py",
         "joints",
-        "reached = 0  # behind the last id of all segments so far",
-        "reached = (-1)  # behind the last id of all segments so far",
+        "reached = 0  # the id after the last one of all segments so far",
+        "reached = (-1)  # the id after the last one of all segments so far",
         "an id that is expected is 0 or more",
     ),
     Equivalent(
@@ -3656,7 +3656,7 @@ _CONSTANT = re.compile(r"(_?[A-Z_]+)(?:: int)? = ([-0-9_() ]+|[-0-9_() ]+(?:<<|>
 
 
 MADE_UP: dict[str, tuple[str, ...]] = {
-    "engine/scan/compiled.py": ("_answers_rightly",),
+    "engine/scan/compiled.py": ("_passes_self_test",),
     "engine/scan/wire_trials.py": ("", "_append", "_stream", "_of_other_data"),
 }
 """Functions (empty: outside of any) that make up input for one way of computing to be compared with another: of a mutant that

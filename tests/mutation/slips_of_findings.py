@@ -6,7 +6,7 @@ from tests.mutation.trial import Slip
 
 FINDINGS: tuple[Slip, ...] = (
     Slip(
-        "engine/findings/__init__.py",
+        "engine/findings/remedies.py",
         '{word for word in rest if word.startswith("--")} <= self.options',
         '{word for word in rest if word.startswith("--")} & self.options',
         ("tests/inspect/test_finding_values.py",),
@@ -105,7 +105,7 @@ FINDINGS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/scan/walk.py",
-        "        self.restart(start, expected, stop)  # whatever the lane holds is another walk's\n",
+        "        self.restart(start, expected, stop)  # a reused lane has the state of an earlier walk\n",
         "        self.stop = stop\n        self.seek(start, expected)\n",
         ("tests/scan/test_lanes.py",),
         "bytes of the file that was read before are taken for those of this one",

@@ -189,8 +189,8 @@ TABLES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/scan/kernels.py",
-        "            _without += size",
-        "            _without = size",
+        "            _interpreted_bytes += size",
+        "            _interpreted_bytes = size",
         ("tests/scan/test_kernel.py",),
         "a worker of Spark goes on interpreted, as each of its tasks is small",
     ),

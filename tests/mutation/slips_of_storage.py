@@ -7,7 +7,7 @@ from tests.mutation.trial import Slip
 _PARTITION = "engine/storage/partition.py"
 _LOG = "engine/storage/partition_log.py"
 _SEGMENT = "engine/storage/segment_recovery.py"
-_TOLD = "engine/findings/__init__.py"
+_TOLD = "engine/findings/damaged_records.py"
 _JUDGED = "engine/log/assess.py"
 _OPENING = "engine/storage/partition_recovery.py"
 _CONTROL = "engine/storage/control_file.py"

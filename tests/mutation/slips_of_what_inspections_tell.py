@@ -240,7 +240,7 @@ INSPECTIONS: tuple[Slip, ...] = (
         "engine/inspect/partition_runs.py",
         (
             "                if segment.data_path in view.special:\n"
-            "                    continue  # what stands in the data file's place is named\n"
+            "                    continue  # the special file in the place of the data file is reported\n"
         ),
         "",
         ("tests/inspect/test_last_steps.py",),

@@ -200,14 +200,14 @@ class _WrongOnce:
 
 
 def test_a_kernel_must_be_right_about_what_is_whole_and_about_each_damage() -> None:
-    assert [compiled._answers_rightly(_WrongOnce(wrong)) for wrong in range(8)] == [False] * 7 + [True]
+    assert [compiled._passes_self_test(_WrongOnce(wrong)) for wrong in range(8)] == [False] * 7 + [True]
 
 
 def test_damage_of_the_trial_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first answer tells of records that are all right."""
     told = []
     monkeypatch.setattr(compiled, "answers", lambda kernel, data: told.append(answers(kernel, data)) or told[-1])
-    assert compiled._answers_rightly(INTERPRETED)
+    assert compiled._passes_self_test(INTERPRETED)
     assert told[::2] == told[1::2]
     whole, *damaged = told[::2]
     assert whole[:2] == [Status.MORE, (whole[1][0], 21, 21)]
@@ -218,7 +218,7 @@ def test_damage_of_the_trial_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_kernel_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_loaded", {})
-    monkeypatch.setattr(compiled, "_answers_rightly", lambda kernel: kernel.way == "table")
+    monkeypatch.setattr(compiled, "_passes_self_test", lambda kernel: kernel.way == "table")
     monkeypatch.setattr(kernels, "_in_use", None)
     monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
     assert kernels.choose(0, compiled=True).name == "compiled, table"
@@ -226,14 +226,14 @@ def test_a_wrong_kernel_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_choice_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_in_use", None)
-    monkeypatch.setattr(kernels, "_without", 0)
+    monkeypatch.setattr(kernels, "_interpreted_bytes", 0)
     monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
     assert 0 < kernels.LOAD_FROM < kernels.COMPILE_FROM
     assert kernels.choose(1000) is INTERPRETED
     assert kernels.choose(1 << 40, compiled=False) is INTERPRETED
     monkeypatch.setattr(compiled, "cached", lambda way: False)
     assert kernels.choose(kernels.COMPILE_FROM - 1) is INTERPRETED
-    monkeypatch.setattr(kernels, "_without", 0)
+    monkeypatch.setattr(kernels, "_interpreted_bytes", 0)
     assert kernels.choose(kernels.COMPILE_FROM) is not INTERPRETED
 
 
@@ -243,7 +243,7 @@ def test_a_process_that_reads_much_in_pieces_compiles_code(monkeypatch: pytest.M
     monkeypatch.setattr(compiled, "cached", lambda way: False)
     for last, interpreted in ((kernels.LOAD_FROM, True), (kernels.LOAD_FROM + 1, False)):
         monkeypatch.setattr(kernels, "_in_use", None)
-        monkeypatch.setattr(kernels, "_without", 0)
+        monkeypatch.setattr(kernels, "_interpreted_bytes", 0)
         assert kernels.choose(kernels.COMPILE_FROM - kernels.LOAD_FROM - 1) is INTERPRETED
         assert kernels.choose(kernels.LOAD_FROM - 1) is INTERPRETED  # what would not load it does not count
         assert (kernels.choose(last) is INTERPRETED) is interpreted
@@ -252,7 +252,7 @@ def test_a_process_that_reads_much_in_pieces_compiles_code(monkeypatch: pytest.M
 def test_where_code_cannot_be_had_it_is_not_tried_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
     monkeypatch.setattr(kernels, "_in_use", None)
-    monkeypatch.setattr(kernels, "_without", 0)
+    monkeypatch.setattr(kernels, "_interpreted_bytes", 0)
     tried: list[str] = []
 
     def failing(way: str) -> None:
@@ -284,7 +284,7 @@ def test_it_is_the_fastest_way_that_must_be_in_the_cache(monkeypatch: pytest.Mon
     monkeypatch.setattr(compiled, "available_ways", lambda: ways)
     for there, loaded in ((ways[:1], True), (ways[1:], False), ((), False)):
         monkeypatch.setattr(kernels, "_in_use", None)
-        monkeypatch.setattr(kernels, "_without", 0)
+        monkeypatch.setattr(kernels, "_interpreted_bytes", 0)
         monkeypatch.setattr(compiled, "cached", there.__contains__)
         monkeypatch.setattr(compiled, "load", lambda way: way)
         assert kernels.choose(kernels.LOAD_FROM) == ("isal" if loaded else INTERPRETED)
