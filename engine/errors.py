@@ -317,6 +317,13 @@ class DivergedReplicaError(PeerError):
         super().__init__(peer, what, advice=f"to have it copied anew: {copy_anew(partition)}")
 
 
+_SHORTAGE_ADVICE = {
+    errno.EMFILE: "allow the process more open files (ulimit -n; LimitNOFILE= of a systemd unit) and start it again",
+    errno.ENFILE: "allow the system more open files (sysctl fs.file-max)",
+}
+"""What to do about a shortage of file descriptors, by error number."""
+
+
 class DiskError(WaltzError):
     """A system call on a file failed.  `offset` is in bytes from the start of the file; None where none applies."""
 
@@ -324,7 +331,8 @@ class DiskError(WaltzError):
 
     def __init__(self, path: PurePath | str, offset: int | None, cause: OSError, *, doing: str = "access") -> None:
         place = f" at offset {offset}" if offset is not None else ""
-        super().__init__(f"{path}: cannot {doing}{place}: {cause.strerror or cause}")
+        what = f"{path}: cannot {doing}{place}: {cause.strerror or cause}"
+        super().__init__(what, advice=_SHORTAGE_ADVICE.get(cause.errno or 0))
         self.path = path
         self.offset = offset
         self.errno = cause.errno

@@ -464,7 +464,9 @@ class StorageDirectory:
             self._opener.not_written_back = self._put_right.failed
 
     def _open_partitions(self, wanted: Collection[int] | None) -> None:
+        """Open the assigned partitions, or those of `wanted`.  Raises DiskError for a shortage of descriptors."""
         finish_deletions(self.path, self._control, wanted)
+        self._opener.raises_shortage = True
         self._findings += self._control.file_findings
         control = self._control.control
         for number in range(self.num_partitions):
@@ -479,6 +481,7 @@ class StorageDirectory:
             self._findings += self._control.findings(number, self.path)
             if directory.is_dir():
                 self._findings += self._unassigned_segments(number)
+        self._opener.raises_shortage = False
 
     def _unassigned_segments(self, number: int) -> Iterator[Finding]:
         """A finding when a partition that is not assigned has segments here."""

@@ -2,11 +2,13 @@
 
 A partition is examined first (`examine`), which changes nothing but makes durable what was read.  It is then opened as it was
 examined (`open_examined`): a sound partition is mended and writable, any other is opened quarantined.  An error of the disk, or
-damage, quarantines the one partition and never keeps the directory from opening.
+damage, quarantines the one partition and never keeps the directory from opening.  A shortage of file descriptors does: nothing is
+wrong with the partition, and a process that may open more files opens it (`PartitionOpener.raises_shortage`).
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,12 +54,14 @@ class PartitionOpener:
 
     `not_written_back`: partitions whose records could not be written back from a commit journal, with the error of each.
     `journal`: the commit journal that opened partitions use; None for none.
+    `raises_shortage`: whether EMFILE and ENFILE are raised instead of quarantining, as while the whole directory is opened.
     """
 
     def __init__(self, storage: Path, control: OpenControlFile, options: StorageOptions) -> None:
         self._storage, self._control, self._options = storage, control, options
         self.not_written_back: Mapping[int, WaltzError] = {}
         self.journal: CommitJournal | None = None
+        self.raises_shortage = False
 
     def open(self, number: int) -> Partition:
         """Examine and open a partition."""
@@ -88,6 +92,7 @@ class PartitionOpener:
                 session_id=-1 if current is None else current.session_id,
             )
         except QUARANTINING_ERRORS as error:
+            self._check_shortage(error)
             return ExaminedPartition([*findings, self.read_error(number, error)])
         quarantine = examination.quarantined or any(one.severity is Severity.DAMAGE for one in findings)
         return ExaminedPartition([*findings, *examination.findings], examination, quarantine)
@@ -101,9 +106,15 @@ class PartitionOpener:
                 clear_unfinished(self._storage / str(number), number)
             opened = Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
         except QUARANTINING_ERRORS as error:
+            self._check_shortage(error)
             opened = Partition(*parts, None, [*findings, self.read_error(number, error)], quarantine=True)
         opened.journal = self.journal
         return opened
+
+    def _check_shortage(self, error: Exception) -> None:
+        """Raise the error if it is a shortage of descriptors that ends the opening of the directory."""
+        if self.raises_shortage and isinstance(error, DiskError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise error
 
     def read_error(self, number: int, error: Exception) -> Finding:
         """The finding for an error that kept a partition from being examined or opened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -512,6 +513,32 @@ def test_what_was_taken_back_is_told_whether_or_not_the_directory_opens(
     with pytest.raises(MismatchError) as caught:
         StorageDirectory.open(tmp_path, expected_partitions=77)
     assert caught.value.taken_back == ("one", "two")
+
+
+@pytest.mark.parametrize("step", ["examine_partition", "clear_unfinished", "Partition"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_shortage_of_descriptors_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, number: int
+) -> None:
+    """Quarantined, half of the partitions would ask to be recovered from a replica, while nothing is wrong with them."""
+    build_directory(tmp_path, {0: 3, 1: 3})
+    real = getattr(partition_opening, step)
+
+    def fails(*given: Any, **words: Any) -> Any:
+        examined = given[2] == 1 and given[4] is not None if step == "Partition" else given[0].name == "1"
+        if examined:
+            raise DiskReadError(Path("/d"), None, OSError(number, os.strerror(number)))
+        return real(*given, **words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition_opening, step, fails)
+        with pytest.raises(DiskReadError, match="open files") as raised:
+            StorageDirectory.open(tmp_path)
+        assert raised.value.advice is not None
+        patch.setattr(partition_opening, step, real)
+        with opened(tmp_path) as storage:
+            patch.setattr(partition_opening, step, fails)
+            assert storage.reopen(1).quarantined, "one that is opened again later does not end the node"
 
 
 def test_an_opening_that_fails_leaves_no_file_open_and_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
