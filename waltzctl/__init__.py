@@ -1,4 +1,4 @@
-"""Waltz storage from the command line and from Python: what programs import stands here, by name, and is loaded when it is used.
+"""Waltz storage from the command line and from Python: the names that programs import, each loaded at its first use.
 
 ``from waltzctl import StorageClient, open_storage``: see docs/python.md.  Everything else below this package may change
 between versions.
@@ -73,7 +73,7 @@ _MODULES = {
     "verify": "waltzctl.engine.inspect.verify",
     "write_archive": "waltzctl.engine.spark.shipping",
 }
-"""Where each public name is made."""
+"""The module that defines each public name."""
 
 __all__ = [
     "AdminClient",
@@ -116,7 +116,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name at its first use: the command line must not pay for what a command does not need."""
+    """Load a public name at its first use, so that a command loads only what it needs."""
     if name not in _MODULES:
         raise AttributeError(f"module 'waltzctl' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,7 +1,7 @@
 """Entry point of ``waltzctl`` and of ``python -m waltzctl``.
 
-It stays small so that ``--help`` and a mistyped command answer at once; what needs NumPy or a compiler is imported by the
-command that uses it.
+It is small, so that ``--help`` and a mistyped command respond at once; modules that need NumPy or a compiler are imported by the
+commands that use them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import threading
 from collections.abc import Sequence
 
 _YOUNG_OBJECTS = 20_000
-"""New objects among which Python looks for cycles, instead of 700: requests under way are thousands without one, and to look at
-them over and over took a quarter of a log server's time.
+"""The garbage collector's first threshold, instead of 700 new objects.  Requests under way are thousands of objects without
+cycles; collecting among them took a quarter of a log server's CPU time.
 """
 
 
 def _open_missing_streams() -> None:
-    """Give a stream to whoever started us with one closed, so that nothing written can land in a file opened later.
+    """Open a replacement for each standard stream that is closed at the start, so that no output goes to a file opened later.
 
-    None can be read: a command that was to get its records there would take it for an input without any.
+    The replacements cannot be read: a command that reads records from stdin must fail, and not find an empty input.
     """
     for descriptor, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
@@ -39,23 +39,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_missing_streams()
     try:
         for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are text files here
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are text streams here
         from waltzctl.app import app
 
         app(args=arguments, prog_name="waltzctl")
-    except KeyboardInterrupt:  # before a command began; afterwards the command tree deals with it
+    except KeyboardInterrupt:  # before a command runs; later the command tree handles it
         from waltzctl.exit_status import ExitStatus
 
         sys.exit(ExitStatus.INTERRUPTED)
 
 
 def process() -> None:
-    """The whole life of a process: `main`, and an end that does what the interpreter's does, but for taking modules apart.
+    """Run `main`, and exit as the interpreter does, but without destroying modules.
 
-    That is a sixth of a short command's time, and the system takes the memory back anyway.  Who traces or profiles the process,
-    or runs it in Python's development mode, gets the interpreter's own end.
+    That would take a sixth of a short command's time, and the system frees the memory anyway.  With a tracer, a profiler or
+    Python's development mode the process exits in the usual way.
     """
-    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])  # of our own process: who calls `main` has one of theirs
+    gc.set_threshold(
+        _YOUNG_OBJECTS, *gc.get_threshold()[1:]
+    )  # not in `main`, whose callers may have their own threshold
     try:
         main()
     except SystemExit as end:

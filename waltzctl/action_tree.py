@@ -1,4 +1,4 @@
-"""Commands with actions: ``node HOST:PORT list``, where all act on one thing, ``pages verify DIR``, where each names its own."""
+"""Commands with actions: ``node HOST:PORT list``, with an argument for all actions, ``pages verify DIR``, with one for each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TYPE = re.compile(r" <[^<>]*>$")
 
 
 def without_braces(piece: str) -> str:
-    """A piece of a usage line as manuals write it."""
+    """A part of a usage line as in manuals."""
     return piece.translate(_NO_BRACES)
 
 
 def write_parameters(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
-    """Arguments, then options, then the options that have a heading of their own."""
+    """Arguments, then options, then options with a heading of their own."""
     sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for param in params:
         record = param.get_help_record(ctx)
@@ -34,7 +34,7 @@ def write_parameters(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
 
 
 class ShownContext(typer.Context):
-    """A context whose command line, in usage lines and errors, names what an action acts on the way manuals do."""
+    """A context whose command line, in usage lines and errors, has the group's argument before the action."""
 
     @property
     def command_path(self) -> str:
@@ -45,13 +45,13 @@ class ShownContext(typer.Context):
 class ActionTree(TyperGroup):
     """The group of the actions.
 
-    Its own options may stand anywhere, because nobody remembers which of two parts of a command line an option belongs to.
+    Its own options are accepted anywhere on the command line, also after the action.
     """
 
     context_class = ShownContext
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What follows the command's name in the usage line."""
+        """The part of the usage line after the command's name."""
         pieces = [without_braces(piece) for piece in super().collect_usage_pieces(ctx)]
         return [piece.replace("COMMAND", "ACTION") for piece in pieces]
 
@@ -68,11 +68,11 @@ class ActionTree(TyperGroup):
             formatter.write_dl(rows)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move the options of the group in front, then parse.  An action in the place of what it acts on is explained."""
+        """Move the group's options to the front, then parse.  An action in place of the group's argument gets an explanation."""
         own, rest = self._sorted(args)
         if rest and rest[0] in self.commands:
             place = next((param.metavar for param in self.params if param.param_type_name == "argument"), None)
-            if place is None:  # the group acts on nothing of its own
+            if place is None:  # the group has no argument
                 return super().parse_args(ctx, own + rest)
             if any(word in ctx.help_option_names for word in (*own, *rest)):
                 self.commands[rest[0]].main(["--help"], prog_name=f"{ctx.command_path} {place} {rest[0]}")
@@ -82,7 +82,7 @@ class ActionTree(TyperGroup):
         return super().parse_args(ctx, own + rest)
 
     def _sorted(self, args: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The group's own options with their values, and everything else, each in the order in which it was given."""
+        """The group's own options with their values, and all other arguments, each in the given order."""
         takes_value = {
             name: not getattr(param, "is_flag", False)
             for param in self.params

@@ -1,7 +1,7 @@
 """The command tree.
 
-A command's file is imported, and its parameters are made into those of a parser, only when it is the one that runs; for the
-list in ``--help`` the files are imported as well.  None of them imports the engine at that time.
+A command's module is imported, and its parser built, only when the command runs; for the list in ``--help`` all modules are
+imported.  None of them imports the engine when it is imported.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ FILES = (
 
 if TYPE_CHECKING:
     COMMANDS: tuple[ModuleType, ...]
-    """The files of all commands."""
+    """The modules of all commands."""
 
 
 def __getattr__(name: str) -> object:
-    """`COMMANDS`, imported when somebody asks for all of them."""
+    """`COMMANDS`, imported at its first use."""
     if name == "COMMANDS":
-        return tuple(map(_file_of, FILES))
+        return tuple(map(_command_module, FILES))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _file_of(name: str) -> ModuleType:
+def _command_module(name: str) -> ModuleType:
     return importlib.import_module(f"waltzctl.commands.{name}")
 
 
@@ -69,21 +69,21 @@ Exit status, the same for every command:
 
 
 class Command(TyperCommand):
-    """A command whose help names its arguments the way manuals do: ``PATH...``, without the type they have in the code."""
+    """A command whose help names its arguments as manuals do: ``PATH...``, without their Python type."""
 
     context_class = ShownContext
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What follows the command's name in the usage line."""
+        """The part of the usage line after the command's name."""
         return [without_braces(piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then options, then those under a heading of their own."""
+        """Arguments, then options, then options with a heading of their own."""
         write_parameters(self.get_params(ctx), ctx, formatter)
 
 
 class Commands(Mapping[str, Any]):
-    """The parsers of the commands by their names, each made when it is asked for."""
+    """The parsers of the commands by name, each built at its first use."""
 
     def __init__(self) -> None:
         self._files = {name.replace("_", "-"): name for name in FILES}
@@ -91,7 +91,7 @@ class Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = _parser_of(_file_of(self._files[name]))
+            self._made[name] = _parser_of(_command_module(self._files[name]))
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -102,23 +102,25 @@ class Commands(Mapping[str, Any]):
 
 
 PARSERS = Commands()
-"""Of this process: to make a parser takes longer than many a command, so whoever runs several makes each once."""
+"""A cache for this process, as building a parser may take longer than its command runs."""
 
 
 class CommandTree(TyperGroup):
-    """The top of the tree, where a command's answer or error becomes the exit status."""
+    """The root of the tree, where a command's return value or exception becomes the exit status."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.commands: Any = PARSERS
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands with their summaries, which need no parser."""
+        """The commands with their summaries, without building their parsers."""
         with formatter.section("Commands"):
-            formatter.write_dl([(manual.name, manual.summary) for manual in map(manual_of, map(_file_of, FILES))])
+            formatter.write_dl(
+                [(manual.name, manual.summary) for manual in map(manual_of, map(_command_module, FILES))]
+            )
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the given command."""
         run = super().invoke
         raise typer.Exit(int(conclude(lambda: run(ctx))))
 
@@ -131,7 +133,7 @@ class CommandTree(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Parse and run; ends in SystemExit.  Help into a closed pipe is no error, onto a full disk it is."""
+        """Parse and run; raises SystemExit.  A closed pipe during ``--help`` is no error; a full disk is one."""
         try:
             return super().main(
                 args, prog_name or "waltzctl", complete_var, standalone_mode, windows_expand_args, **extra
@@ -141,7 +143,7 @@ class CommandTree(TyperGroup):
                 drop_output()
                 raise SystemExit(int(ExitStatus.CLEAN)) from None
             raise
-        except OSError as error:  # help and version are written before a command begins
+        except OSError as error:  # from printing help or version, before a command runs
             raise SystemExit(int(system_failed(error))) from None
 
 
@@ -158,7 +160,7 @@ app = typer.Typer(
 
 
 def manual_of(command: ModuleType) -> Manual:
-    """The documentation of a command's file."""
+    """The documentation of a command's module."""
     manual = command.MANUAL
     assert isinstance(manual, Manual)
     return manual
@@ -180,14 +182,14 @@ def _options(
 
 
 def actions_of(command: ModuleType) -> tuple[ModuleType, ...]:
-    """The files of a command's actions; none for a command that is one itself."""
+    """The modules of a command's actions; none for a command without actions."""
     actions = getattr(command, "ACTIONS", ())
     assert isinstance(actions, tuple)
     return actions
 
 
 def _parser_of(command: ModuleType) -> Any:
-    """What parses a command's arguments and runs it; for one with actions, a tree of them."""
+    """The parser of a command, which also runs it; for a command with actions, the tree of these."""
     alone = typer.Typer(name=manual_of(command).name, add_completion=False, rich_markup_mode=None)
     _add(alone, command)
     made: Any = get_command(alone)

@@ -1,6 +1,6 @@
-"""The way every change of what runs goes, a node or the cluster: plan, show, confirm, apply, report.
+"""The procedure of every change of a running node or of a cluster: plan, show, confirm, apply, report.
 
-`waltzctl.repair_procedure` is the same for files, which can be undone.
+`waltzctl.repair_procedure` is the procedure for files, whose changes can be undone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was done, as a sentence, and what was found to be wrong with it afterwards."""
+    """The result of a change: what was done, as a sentence, and the findings of the check after it."""
 
     done: str
     findings: tuple[Finding, ...] = ()
@@ -64,23 +64,23 @@ class ChangeStep(Protocol):
 
     @property
     def partition(self) -> int | None:
-        """What it touches."""
+        """The partition that the step changes; None: none."""
 
     @property
     def loses_data(self) -> bool:
-        """Whether something is lost by it."""
+        """Whether the step loses data."""
 
 
 class ChangePlan(Protocol):
-    """What is to be changed."""
+    """A plan of changes."""
 
     @property
     def hash(self) -> str:
-        """Another one where the plan is another."""
+        """A hash of the plan's contents."""
 
     @property
     def steps(self) -> Sequence[ChangeStep]:
-        """In the order in which they are done."""
+        """The steps, in the order of their execution."""
 
 
 P = TypeVar("P", bound=ChangePlan)
@@ -94,11 +94,11 @@ def change(
     shown_as: Callable[[P], Object],
     left: Callable[[], ExitStatus] = lambda: ExitStatus.CLEAN,
 ) -> ExitStatus:
-    """Plan with `make`, and where that is wanted and agreed, `apply`.
+    """Plan with `make`, and `apply` the plan if the user agrees.
 
-    Both open their own connections, so that none stands idle while a person thinks.  `left`: what the plan could not be about,
-    asked once it is made; the exit status where nothing worse is.  Raises RefusedError where nobody agreed, StalePlanError, and
-    what the two raise.
+    Both open their own connections, so that none is idle while the user is asked.  `left`: called once the plan is made; returns
+    the exit status for what the plan cannot cover, which is the command's status unless the change has a worse one.  Raises
+    RefusedError without the user's agreement, StalePlanError, and what the two raise.
     """
 
     async def plan_now() -> P:
@@ -132,7 +132,7 @@ def change(
 
 
 def _nothing_to_do(console: Console, plan: ChangePlan, shown: Object, status: ExitStatus) -> ExitStatus:
-    """Say so; what the plan could not be about, and what it leaves undecided, is not nothing, and stands in it."""
+    """Report that there is no step; where something remains undone (`status`), show the plan, which names it."""
     if status is not ExitStatus.CLEAN and console.for_people:
         console.emit(shown, flush=True)
     _report(console, plan, None, status)

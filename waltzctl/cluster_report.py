@@ -1,4 +1,4 @@
-"""A judgement of a cluster as findings and a summary, in the form of verify's."""
+"""The report of a cluster's verification: findings and a summary, in the form of verify's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(
     quiet: bool,
     verbose: int,
 ) -> ExitStatus:
-    """Judge the cluster with `judge`, show what was found, and give the exit status."""
+    """Verify the cluster with `judge`, show the findings, and return the exit status."""
     from waltzctl.engine.cluster.cluster_verification import ClusterVerification
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state

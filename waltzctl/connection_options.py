@@ -1,4 +1,4 @@
-"""What commands that talk to a node share: the options of the connection, and the way from a command into asyncio and back."""
+"""The common part of commands that connect to a node: the options of the connection, and the parsing of addresses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _switch(name: str, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """The options of a connection as they were given."""
+    """The options of a connection."""
 
     plaintext: Annotated[bool, _switch("--plaintext", "Connect without TLS.")] = False
     insecure: Annotated[bool, _switch("--insecure", "Take any certificate, or none, beyond this machine too.")] = False
@@ -81,14 +81,14 @@ class Connecting:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The options that were given, as they are typed."""
+        """The names of the given options."""
         return tuple(
             "--" + field.name.replace("_", "-") for field in fields(self) if getattr(self, field.name) != field.default
         )
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The options that were given, with their values: what another command needs to reach the same nodes."""
+        """The given options with their values, for the command line of another command that connects to the same nodes."""
         typed: list[str] = []
         for option in self.given:
             value = getattr(self, option.removeprefix("--").replace("-", "_"))
@@ -96,7 +96,7 @@ class Connecting:
         return tuple(typed)
 
     def reach(self, console: Console | None = None) -> ConnectionFactory:
-        """How nodes are reached with these options; notes go through `console`.  Raises usage errors, DiskReadError."""
+        """The factory of connections with these options; notes go through `console`.  Raises usage errors, DiskReadError."""
         seconds = parsed("--timeout", self.timeout, parse_duration)
 
         from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
@@ -125,7 +125,7 @@ class Connecting:
 
 
 with_connection = with_shared(Connecting, "connection")
-"""Gives a command the options of a connection, as one argument, `connection`."""
+"""A decorator that gives a command the options of a connection, as one argument, `connection`."""
 
 
 def address_of(text: str, *, name: str) -> Address:
@@ -140,7 +140,7 @@ def address_of(text: str, *, name: str) -> Address:
 
 
 def nodes_of(texts: Sequence[str], *, name: str) -> list[Address] | None:
-    """The nodes that URLs mean; None where all are paths.  Raises typer.BadParameter for a wrong URL, or a mixture."""
+    """The addresses of nodes; None where all texts are paths.  Raises typer.BadParameter for a wrong URL, or a mixture."""
     from waltzctl.engine.net.addresses import names_node, parse_url
 
     urls = [text for text in texts if names_node(text)]
@@ -158,13 +158,13 @@ def nodes_of(texts: Sequence[str], *, name: str) -> list[Address] | None:
 
 
 def refuse_without_node(connection: Connecting, *, name: str = "PATH") -> None:
-    """Raise typer.BadParameter where options of a connection were given and no node is meant."""
+    """Raise typer.BadParameter where options of a connection were given without a node."""
     if connection.given:
         raise typer.BadParameter(f"is about nodes; {name} is no waltz:// URL", param_hint=f"'{connection.given[0]}'")
 
 
 def refuse_with_node(**given: object) -> None:
-    """Raise typer.BadParameter where an option was given that a node cannot serve."""
+    """Raise typer.BadParameter where an option was given that does not work with a node."""
     for name, value in given.items():
         if value is not None and value is not False:
             option = "--" + name.replace("_", "-")

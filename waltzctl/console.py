@@ -1,4 +1,4 @@
-"""Where a command's answer goes: objects through the writer of the chosen format, everything else to stderr."""
+"""The output of a command: objects to stdout in the chosen format, messages to stderr."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Writer(Protocol):
         """Show one object."""
 
     def close(self) -> None:
-        """Show what is still held back; a second call does nothing."""
+        """Write buffered output; a second call does nothing."""
 
 
 def on_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at a stream."""
+    """Whether a stream is a terminal."""
     return bool(stream.isatty())
 
 
@@ -45,9 +45,9 @@ def wants_colour(stream: TextIO) -> bool:
 class Console:
     """The output of one command.
 
-    `single`: the command answers with exactly one object, which is then the whole JSON document; otherwise a JSON document
-    is an array.  `must_finish`: the command changes something, so a reader that goes away must not stop it half-way.
-    `stream`: where the objects go instead of stdout.
+    `single`: the command has exactly one object, which is then the whole JSON document; otherwise the document is an array.
+    `must_finish`: the command changes something, so that a closed pipe on stdout must not stop it half-way.  `stream`: used for
+    the objects instead of stdout.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Console:
         self._single = single
         self._answered = False
         self._gone = False
-        self._done: list[Object] = []  # and perhaps not shown as yet
+        self._done: list[Object] = []  # results that stdout may not have shown
         self._began = time.monotonic()
         self._writer = self._open()
 
@@ -115,9 +115,9 @@ class Console:
         self.detail(f"{'ended early' if error else 'done'} after {human_duration(time.monotonic() - self._began)}")
 
     def _show_error(self, error: WaltzError) -> None:
-        """Tell a program why there is no answer, where the document has room: a single object may be there already.
+        """Show the error as an object for programs, unless the single object of the document was shown already.
 
-        People read it on stderr.
+        For people it is on stderr.
         """
         if not self.for_people and not (self._single and self._answered and self.format is Format.JSON):
             from waltzctl.objects.error_objects import ERROR
@@ -125,26 +125,26 @@ class Console:
             self.emit(ERROR.shown(error), flush=True)
 
     def emit(self, shown: Object, *, flush: bool = False) -> None:
-        """Show an object.  `flush`: it must reach the reader now."""
+        """Show an object.  `flush`: at once, without buffering."""
         self._answered = True
         self._guarded(lambda: self._writer.write(shown))
         if flush:
             self.flush()
 
     def emit_result(self, shown: Object, status: ExitStatus = ExitStatus.CLEAN) -> None:
-        """Show what a command has done, which ``-q`` leaves out where people read it and all is well."""
+        """Show the result of a command.  With ``-q`` a clean result is not shown to people, only to programs."""
         if status is not ExitStatus.CLEAN or not (self.quiet and self.for_people):
             self.emit_done(shown)
 
     def emit_done(self, shown: Object) -> None:
-        """Show what a command has done.  Where stdout takes nothing it stands on stderr, so that nobody does it once more."""
+        """Show a change that was made; on stderr where stdout fails, so that the user does not repeat the change."""
         self._done.append(shown)
         self.emit(shown, flush=True)
-        if self.format is not Format.TABLE:  # which holds rows back, and leaves some of it to the sentence behind them
+        if self.format is not Format.TABLE:  # a table buffers rows, and leaves some values to the sentence after it
             self._done.clear()
 
-    def _tell_done(self) -> None:
-        """On stderr, each object once: as a table shows it, or by its values where tables leave it to a sentence."""
+    def _print_unshown(self) -> None:
+        """Print the objects of `_done` on stderr: as a table, or by their values where the table leaves them to a sentence."""
         from waltzctl.render.plain import cell, rows
         from waltzctl.render.table import TableWriter
 
@@ -162,11 +162,11 @@ class Console:
                 say(f"{kind}: {', '.join(f'{name} {cell(value)}' for name, value in row.items())}")
 
     def flush(self) -> None:
-        """Hand over what was shown so far."""
+        """Flush the stream."""
         self._guarded(self.stream.flush)
 
     def hand_over(self) -> None:
-        """Hand over the rows of a table that it would still hold back, too: nothing more may come for long."""
+        """Flush the stream, and a table's buffered rows, too: for output that may pause for a long time."""
         if self.format is Format.TABLE:
             from waltzctl.render.table import TableWriter
 
@@ -175,7 +175,7 @@ class Console:
         self.flush()
 
     def sentence(self, text: str) -> None:
-        """A conclusion or heading between the objects; only table and plain have room for it.  May be several lines."""
+        """Show a conclusion or heading between the objects, in the formats table and plain.  May have several lines."""
         if not self.for_people:
             return
         self._guarded(self._writer.close)
@@ -184,25 +184,25 @@ class Console:
             self.line(mark + printable(line) if line else mark.strip())
 
     def line(self, text: str) -> None:
-        """A line as it stands."""
+        """Show a line, without wrapping."""
         self._guarded(lambda: print(text, file=self.stream))
 
     def success(self, text: str) -> None:
-        """A sentence that ``-q`` leaves out."""
+        """Show a sentence, unless ``-q``."""
         if not self.quiet:
             self.sentence(text)
 
     def note(self, text: str) -> None:
-        """A message on stderr that ``-q`` leaves out."""
+        """Print a message on stderr, unless ``-q``."""
         if not self.quiet:
             say(f"waltzctl: {text}")
 
     def trouble(self, text: str) -> None:
-        """A message on stderr about what failed; it always stands there."""
+        """Print a message about a failure on stderr, even with ``-q``."""
         say(f"waltzctl: {text}")
 
     def detail(self, text: str) -> None:
-        """A message on stderr for ``-v``."""
+        """Print a message on stderr if ``-v``."""
         if self.verbose:
             say(f"waltzctl: {text}")
 
@@ -214,20 +214,20 @@ class Console:
             act()
         except BrokenPipeError:
             if not self._must_finish:
-                self._tell_done()
+                self._print_unshown()
                 raise
             self._gone = True
             drop_output()
         except OSError as error:
             if self.stream is sys.stdout:
                 name_stdout(error)
-            self._tell_done()
+            self._print_unshown()
             raise
 
 
 @contextmanager
 def refusals(chosen: str | None, *, single: bool = False) -> Iterator[None]:
-    """Show an error of the block as a Console would, for what has to be known before one can be opened."""
+    """Show an error of the block as a Console would, for code that runs before a Console can be created."""
     try:
         yield
     except WaltzError:

@@ -1,4 +1,4 @@
-"""The options of the commands that dump storage: which records or parts are shown, and in which form."""
+"""The options of commands that dump storage: the records or parts to show, and their form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dumping:
-    """The options as they were given."""
+    """The options of a dump."""
 
     what: Annotated[What | None, typer.Option("--what", help="What to show; depends on PATH unless given.")] = None
     first: Annotated[int | None, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = None
@@ -36,7 +36,7 @@ class Dumping:
     ] = None
 
     def check(self) -> None:
-        """Raise typer.BadParameter for what cannot be meant."""
+        """Raise typer.BadParameter for an invalid combination."""
         transaction_range(self.first, self.last)
         if self.output_format is DumpFormat.RAW and self.data is not None:
             raise typer.BadParameter("raw is the data as it is", param_hint="'--data'")
@@ -44,7 +44,7 @@ class Dumping:
             raise typer.BadParameter("a hexdump shows bytes, or with none no data", param_hint="'--data'")
 
     def request(self, path: PurePath, partitions: Collection[int] | None, *, quiet: bool, verbose: int) -> DumpRequest:
-        """What is to be dumped of a place.  Raises typer.BadParameter."""
+        """The request for a path.  Raises typer.BadParameter."""
         from waltzctl.storage_dump import DumpRequest
 
         return DumpRequest(
@@ -64,4 +64,4 @@ class Dumping:
 
 
 with_dumping = with_shared(Dumping, "dumping")
-"""Gives a command these options, as one argument, `dumping`."""
+"""A decorator that gives a command these options, as one argument, `dumping`."""

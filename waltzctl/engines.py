@@ -1,4 +1,4 @@
-"""Who does the reading of a long command: this machine's threads, or Spark.  The options, and how `auto` decides."""
+"""The engine of a long command: this machine's threads, or Spark.  The options, and how `auto` chooses."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 PANEL = "Engine"
 """Heading in ``--help`` under which these options stand."""
 ONE_MINUTE = 60.0
-"""Seconds that one machine may take before `auto` asks Spark."""
+"""Seconds on this machine above which `auto` chooses Spark."""
 WORTH_A_TRIAL = 256 << 20
-"""Bytes that any disk, or network drive, gives within seconds."""
+"""Bytes below which `auto` measures nothing, and stays local: any disk or network drive reads them within seconds."""
 _TRIAL, _TRIAL_BYTES = 0.25, 64 << 20
-"""Seconds that the speed of this machine is tried for, and bytes after which a fast one has shown it."""
+"""Seconds, and bytes, after which the measurement of this machine's speed ends, whichever is first."""
 
 ENGINE = ManualSection(
     "ENGINE",
@@ -49,7 +49,7 @@ ENGINE = ManualSection(
 
 
 class EngineName(enum.StrEnum):
-    """Who reads."""
+    """The choice of an engine."""
 
     AUTO = "auto"
     LOCAL = "local"
@@ -57,7 +57,7 @@ class EngineName(enum.StrEnum):
 
 
 def spark_settings(conf: Iterable[str] | None) -> tuple[tuple[str, str], ...]:
-    """Names and values of what ``--conf`` was given.  Raises typer.BadParameter."""
+    """Names and values of the ``--conf`` options.  Raises typer.BadParameter."""
     pairs = []
     for text in conf or ():
         key, equals, value = text.partition("=")
@@ -69,7 +69,7 @@ def spark_settings(conf: Iterable[str] | None) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Computing:
-    """The options as they were given.  Making one raises typer.BadParameter for what cannot be meant."""
+    """The options of the engine.  The constructor raises typer.BadParameter for invalid ones."""
 
     engine: Annotated[
         EngineName,
@@ -105,7 +105,7 @@ class Computing:
     def executor(
         self, paths: Iterable[PurePath], listener: Progress, *, quiet: bool = False
     ) -> Iterator[TaskExecutor | None]:
-        """Who is to read `paths`: None for this process's own threads.  Raises what opening a session raises."""
+        """The executor for reading `paths`; None: this process's own threads.  Raises what opening a session raises."""
         if not self.wants_spark(paths, quiet=quiet):
             yield None
             return
@@ -118,7 +118,7 @@ class Computing:
             yield SparkExecutor(session, listener)
 
     def wants_spark(self, paths: Iterable[PurePath], *, quiet: bool = False) -> bool:
-        """Whether Spark is to do it; says so on stderr where that was not asked for in so many words."""
+        """Whether to use Spark.  Where `auto` chooses it, a message on stderr says so, unless `quiet`."""
         if self.engine is not EngineName.AUTO:
             return self.engine is EngineName.SPARK
         if self.master is not None or self.conf:
@@ -139,7 +139,7 @@ class Computing:
 
 
 def _estimate(paths: list[PurePath]) -> tuple[float, int]:
-    """Seconds that this machine will take for `paths`, and how many bytes they are, from a trial with the first of them."""
+    """Seconds that this machine will take for `paths`, and their size in bytes; measured with the largest segment."""
     import os
 
     from waltzctl.engine.inspect.targets import plan
@@ -169,4 +169,4 @@ def _estimate(paths: list[PurePath]) -> tuple[float, int]:
 
 
 with_engine = with_shared(Computing, "computing")
-"""Gives a command the options of its engine, as one argument, `computing`."""
+"""A decorator that adds the options of the engine to a command, as one argument, `computing`."""

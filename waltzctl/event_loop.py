@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's event loop, where it is there and `wanted`; None for asyncio's own."""
+    """The factory of uvloop's event loop, if it is installed and `wanted`; None for asyncio's own loop."""
     if not wanted:
         return None
     try:
@@ -24,9 +24,9 @@ def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None
 
 
 def run_async(work: Coroutine[Any, Any, Result], *, with_uvloop: bool = False) -> Result:
-    """Do asynchronous work to its end.  Ctrl-C cancels it; connections are closed before KeyboardInterrupt is raised.
+    """Run a coroutine to its end.  Ctrl-C cancels it; connections are closed before KeyboardInterrupt is raised.
 
-    `with_uvloop`: for work that is worth the 20 ms until uvloop's loop is there, where it can be had.
+    `with_uvloop`: use uvloop where it is installed, for work that justifies the 20 ms of loading it.
     """
     import asyncio  # here, because --help needs none of it
 

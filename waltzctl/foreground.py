@@ -1,9 +1,15 @@
-"""The life of a process that serves in the foreground: from its configuration to ports that answer, through signals, to its end.
+"""A server process in the foreground: start, signals, reload and stop.
 
-A storage node (``waltzctl serve``) and a log server (``waltzctl log-server``) are two; `Service` knows of them what they share.
+There are two kinds: a storage node (``waltzctl serve``) and a log server (``waltzctl log-server``).  `Service` is their common
+part.
 
-Signals: SIGTERM and SIGINT stop accepting, let everything that was read be executed and answered, and close; a second one ends
-the process at once, which loses nothing that was acknowledged.  SIGHUP reads the configuration anew.
+================  ====================================================================================================
+signal            effect
+================  ====================================================================================================
+SIGTERM, SIGINT   a graceful stop: accept no further requests, execute and answer those that were read, close
+the second one    exit at once; nothing that was acknowledged is lost
+SIGHUP            read the configuration and the certificates again
+================  ====================================================================================================
 """
 
 from __future__ import annotations
@@ -40,75 +46,75 @@ if TYPE_CHECKING:
     from waltzctl.engine.net.monitoring_options import GraphiteOptions, LogOptions
 
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which a thread gives the interpreter away; the default of 5 ms is what an answer would wait for a worker."""
+"""Seconds after which a thread releases the GIL to another one; with the default, 5 ms, a response would wait that long."""
 BIG_BLOCK = 1 << 20
-"""Bytes from which memory is given back to the system at once; the C library would raise this to 32 MiB by itself, and keep what
-frames of many megabytes leave behind, torn to pieces, for every thread of its own."""
+"""Blocks of at least this size, in bytes, are returned to the system when freed (``M_MMAP_THRESHOLD``).  The C library would
+raise this up to 32 MiB by itself, and keep the memory of large frames, fragmented, in the arena of every thread."""
 KEPT_MEMORY = 16 << 20
-"""Free bytes at the end of a heap that are kept: smaller blocks come and go with every batch."""
+"""Free bytes at the end of a heap that are not returned to the system, as every batch allocates and frees small blocks."""
 _ARENAS = 2
-_LAST_WORDS_SECONDS = 1.0
-"""How long it takes at most to say that the process ends at once."""
+_EXIT_MESSAGE_TIMEOUT = 1.0
+"""Seconds, at most, to print that the process exits at once: a blocked terminal or pipe must not delay the exit."""
 
 
 class PortOptions(Protocol):
-    """What the options of everything that serves say alike."""
+    """The options of ports, common to storage nodes and log servers."""
 
     @property
     def host(self) -> str:
-        """Where it listens."""
+        """The address to listen on; empty: all."""
 
     @property
     def plaintext(self) -> bool:
-        """Whether without TLS."""
+        """Whether the ports have no TLS."""
 
     @property
     def tls(self) -> TlsOptions:
-        """Its certificate, and whom it trusts."""
+        """The server's certificate, and its trust store for clients."""
 
     @property
     def beyond_loopback(self) -> bool:
-        """Whether other machines may reach it."""
+        """Whether other machines can connect."""
 
     @property
     def graphite(self) -> GraphiteOptions | None:
-        """Where its metrics are sent."""
+        """The Graphite server for its metrics; None: none."""
 
     @property
     def drain_seconds(self) -> float:
-        """How long a stop may take."""
+        """Seconds that a graceful stop may take."""
 
 
 class ProcessOptions(Protocol):
-    """What the options of a process say beside those of what serves."""
+    """The options of the process itself."""
 
     @property
     def log(self) -> LogOptions:
-        """How it logs."""
+        """The log's level and format."""
 
     def check(self) -> None:
         """Raise InvalidRequestError or RefusedError."""
 
 
 class Metrics(Protocol):
-    """A look at metrics."""
+    """A snapshot of metrics."""
 
     def metrics(self) -> Iterable[NamedMetric]:
-        """All of them."""
+        """All metrics."""
 
 
 class Serving(Protocol):
-    """What serves: a node, a log server."""
+    """A running server: a storage node or a log server."""
 
     @property
     def ready_info(self) -> Any:
-        """What there is to say of it."""
+        """What the ready object shows (`Kind.ready`)."""
 
     def read(self) -> Metrics:
         """Its metrics; may block."""
 
     async def stop(self, drain_seconds: float | None = None) -> None:
-        """Stop it."""
+        """Stop the server; requests under way have `drain_seconds` to be answered."""
 
 
 Options = TypeVar("Options", bound=ProcessOptions)
@@ -117,26 +123,30 @@ S = TypeVar("S", bound=Serving)
 
 @dataclass(frozen=True)
 class Kind(Generic[Options, S]):
-    """A kind of process.
-
-    `name`: for people.  `ports`: its options that say where and how it listens.  `start`: starts it.  `reload`: puts new options
-    into force.  `status`: what it is doing, for the service manager.  `before`: what is logged before it starts.
-    """
+    """A kind of server process: the functions in which a storage node and a log server differ."""
 
     name: str
+    """For messages."""
     ready: ObjectType
+    """The object that is printed when the server is ready."""
     ports: Callable[[Options], PortOptions]
+    """Returns the options of the ports."""
     start: Callable[[Options, logging.Logger], Awaitable[S]]
+    """Starts the server."""
     reload: Callable[[S, Options], Awaitable[object]]
+    """Applies new options to the running server."""
     status: Callable[[S], str]
+    """Returns the status line for the service manager (systemd)."""
     before: Callable[[Options], Iterable[str]] = lambda _options: ()
+    """Returns the lines to log before the start."""
 
 
 @dataclass(frozen=True)
 class ProcessDisplay(Generic[S]):
-    """Where the process shows itself when it is ready; `live`, where it is wanted, from then on.
+    """The display of a server process on the terminal.
 
-    `abandon` leaves the terminal as it should be when the process ends without further ado.
+    `ready`: shows that it is ready.  `live`: a live view from then on; None: none.  `abandon`: restores the terminal when the
+    process exits at once.
     """
 
     ready: Callable[[Object, S], None]
@@ -146,7 +156,10 @@ class ProcessDisplay(Generic[S]):
 
 @dataclass(slots=True)
 class Service(Generic[Options, S]):
-    """What serves, and what surrounds it in this process.  `read_again` gives the configuration as it is now."""
+    """A server with its surroundings in this process: signals, log, service manager, ready file.
+
+    `read_again`: reads the configuration again.
+    """
 
     kind: Kind[Options, S]
     configuration: Configuration[Options]
@@ -155,8 +168,8 @@ class Service(Generic[Options, S]):
     notifier: Notifier
     shown: ProcessDisplay[S]
     ready_file: ReadyFile | None = None
-    _asked: asyncio.Event = field(default_factory=asyncio.Event)
-    _reload: asyncio.Event = field(default_factory=asyncio.Event)
+    _stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    _reload_requested: asyncio.Event = field(default_factory=asyncio.Event)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -168,7 +181,7 @@ class Service(Generic[Options, S]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_requested.set)
         if self.ready_file is not None:
             self.ready_file.remove_stale()
         serving = await self._start()
@@ -177,20 +190,20 @@ class Service(Generic[Options, S]):
             return ExitStatus.CLEAN
         try:
             self._announce(serving)
-            self._run_beside(serving)
-            await self._asked.wait()
+            self._start_background_tasks(serving)
+            await self._stop_requested.wait()
         finally:
             await self._stop(serving)
         return ExitStatus.CLEAN
 
     async def _start(self) -> S | None:
-        """It serves; None when a signal came first."""
+        """Start the server; None when a signal to stop came first."""
         for note in (*self.configuration.notes, *warnings_of(self._ports)):
             self.log.logger.warning("%s", note)
         for line in self.kind.before(self.configuration.options):
             self.log.logger.info("%s", line)
         starting = asyncio.ensure_future(self.kind.start(self.configuration.options, self.log.logger))
-        asked = asyncio.ensure_future(self._asked.wait())
+        asked = asyncio.ensure_future(self._stop_requested.wait())
         await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
             starting.cancel()
@@ -201,32 +214,32 @@ class Service(Generic[Options, S]):
         return await starting
 
     def _announce(self, serving: S) -> None:
-        """Everything that waits for it may come."""
+        """Tell everybody who waits that the server is ready: ready file, service manager, terminal."""
         gc.collect()
-        gc.freeze()  # what a start leaves behind lives as long as the process; collections need not look at it again
+        gc.freeze()  # objects of the start live as long as the process: exclude them from garbage collections
         ready = self.kind.ready.shown(serving.ready_info)
         if self.ready_file is not None:
             self.ready_file.write(ready)
         self.notifier.ready(self.kind.status(serving))
         self.shown.ready(ready, serving)
 
-    # --- beside it ---------------------------------------------------------------------------------------------------
+    # --- background tasks --------------------------------------------------------------------------------------------
 
-    def _run_beside(self, serving: S) -> None:
-        self._begin(self._take_reloads(serving), "reloading")
+    def _start_background_tasks(self, serving: S) -> None:
+        self._start_task(self._reload_on_signal(serving), "reloading")
         if self.notifier.watchdog_seconds is not None:
-            self._begin(self._stay_alive(self.notifier.watchdog_seconds / 2), "the watchdog")
+            self._start_task(self._feed_watchdog(self.notifier.watchdog_seconds / 2), "the watchdog")
         if self.shown.live is not None:
-            self._begin(self.shown.live(serving), "the live view")
+            self._start_task(self.shown.live(serving), "the live view")
         graphite = self._ports.graphite
         if graphite is not None:
             from waltzctl.engine.net.graphite import report_for_ever
 
-            self._begin(
+            self._start_task(
                 report_for_ever(graphite, lambda: serving.read().metrics(), self.log.logger), "the report to Graphite"
             )
 
-    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.ensure_future(work)
         self._background.add(task)
 
@@ -237,23 +250,23 @@ class Service(Generic[Options, S]):
 
         task.add_done_callback(ended)
 
-    async def _stay_alive(self, interval: float) -> None:
+    async def _feed_watchdog(self, interval: float) -> None:
         while True:
             self.notifier.alive()
             await asyncio.sleep(interval)
 
     # --- reload ------------------------------------------------------------------------------------------------------
 
-    async def _take_reloads(self, serving: S) -> None:
+    async def _reload_on_signal(self, serving: S) -> None:
         while True:
-            await self._reload.wait()
-            self._reload.clear()
+            await self._reload_requested.wait()
+            self._reload_requested.clear()
             self.notifier.reloading()
             try:
                 await self._reload_once(serving)
             except (WaltzError, OSError) as error:
                 self.log.logger.error("the configuration stays as it was: %s", error)
-            except Exception as error:  # a mistake of this program's: the next signal is heard all the same
+            except Exception as error:  # a defect of this program must not end the task: the next SIGHUP has to work
                 self.log.logger.exception("the configuration stays as it was: %s", str(error) or type(error).__name__)
             self.notifier.ready(self.kind.status(serving))
 
@@ -273,7 +286,7 @@ class Service(Generic[Options, S]):
         log.info("configuration and certificates were read anew")
 
     def _read_anew(self) -> Configuration[Options]:
-        """The configuration as it is now.  What waits for a restart has to be right as well: that one would be refused."""
+        """Read and check the whole configuration, also settings that need a restart: an error there would make that fail."""
         anew = self.read_again()
         anew.check()
         return anew
@@ -281,21 +294,21 @@ class Service(Generic[Options, S]):
     # --- end ---------------------------------------------------------------------------------------------------------
 
     def _on_stop(self, number: int) -> None:
-        if self._asked.is_set():
-            self._end_at_once()
+        if self._stop_requested.is_set():
+            self._exit_at_once()
         self.log.logger.info("%s: stopping", signal.Signals(number).name)
-        self._asked.set()
+        self._stop_requested.set()
 
-    def _end_at_once(self) -> NoReturn:
+    def _exit_at_once(self) -> NoReturn:
         if self.ready_file is not None:
             self.ready_file.remove()
-        telling = threading.Thread(target=self._tell_end, name="the end", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread is to be had: it ends without a word
+        telling = threading.Thread(target=self._print_exit, name="the end", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread can be started: exit without a message
             telling.start()
-            telling.join(_LAST_WORDS_SECONDS)  # whoever should read it may stand still, and holds up the log as well
+            telling.join(_EXIT_MESSAGE_TIMEOUT)  # stderr may be blocked, and with it the log
         os._exit(ExitStatus.INTERRUPTED)
 
-    def _tell_end(self) -> None:
+    def _print_exit(self) -> None:
         with contextlib.suppress(OSError):
             self.shown.abandon()
             say("waltzctl: ended at once; everything that was acknowledged is durable")
@@ -311,13 +324,13 @@ class Service(Generic[Options, S]):
         try:
             await serving.stop(seconds)
         finally:
-            if self.ready_file is not None:  # with peers on every descriptor it could not be read before, whose it is
+            if self.ready_file is not None:  # again: the first attempt may have failed for want of a file descriptor
                 self.ready_file.remove()
         self.log.logger.info("stopped")
 
 
 def warnings_of(options: PortOptions) -> tuple[str, ...]:
-    """What somebody who starts a process like this should know."""
+    """Warnings about ports that other machines can connect to without TLS or without client certificates."""
     if not options.beyond_loopback:
         return ()
     place = options.host or "all addresses"
@@ -331,7 +344,7 @@ def warnings_of(options: PortOptions) -> tuple[str, ...]:
 
 
 def prepare_process() -> None:
-    """Settings of this process that what serves is better off with."""
+    """Settings of the process for a server: GIL switch interval, memory allocator, limit of open files."""
     import resource
 
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -361,7 +374,7 @@ def serve_in_foreground(
     ready_file: Path | None,
     with_uvloop: bool,
 ) -> ExitStatus:
-    """Run a process of this kind to its end.  `view`: how it shows itself, and the stream of its log."""
+    """Run a process of this kind to its end.  `view`: returns its display, and the stream of its log."""
     configuration.check()
     file = ready_file_at(ready_file)
     log_options = configuration.options.log
@@ -374,7 +387,7 @@ def serve_in_foreground(
 
 
 def shown_once(console: Console, screen: Callable[[Object, S], list[str]]) -> Callable[[Object, S], None]:
-    """Show once that the process is ready: its screen for people, the object for programs."""
+    """A `ProcessDisplay.ready` that prints lines from `screen` for people, or the object for programs."""
 
     def show(ready: Object, serving: S) -> None:
         if console.quiet:
@@ -390,7 +403,7 @@ def shown_once(console: Console, screen: Callable[[Object, S], list[str]]) -> Ca
 
 
 def ready_file_at(path: Path | None) -> ReadyFile | None:
-    """The ready file, if one is wanted.  Raises InvalidRequestError where it cannot be written."""
+    """The ready file, if there is to be one.  Raises InvalidRequestError where it cannot be written."""
     if path is None:
         return None
     file = ReadyFile(path)

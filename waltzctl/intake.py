@@ -1,9 +1,16 @@
-"""What append and log append read: one record a line, as bare data or as JSON.
+"""The input of append and log append: one record a line, as bare data or as JSON.
 
-Bare: the line without its end is the data, whatever its bytes.  JSON: an object with `data` (a string is taken as UTF-8 text,
-any other value as compact JSON, its numbers digit for digit) or `data_b64`, and optionally `header` and `request_id`.  The keys
-that ``dump --format ndjson`` adds are understood, so that its output can be appended elsewhere; checksums, where given, must
-agree.  For a cluster, `write_locks`, `read_locks` and `append_locks` are lists of a name and a number each.
+Bare: the line without its line end is the data, with any bytes.  JSON: an object with the keys
+
+============================  ================================================================================
+`data`                        a string: UTF-8 text; any other value: compact JSON of it, with all digits of numbers
+`data_b64`                    instead of `data`: base64
+`header`, `request_id`        optional
+`write_locks`, `read_locks`,  optional, for a cluster: a list of pairs of name and number
+`append_locks`
+============================  ================================================================================
+
+Other keys of ``dump --format ndjson`` are accepted, so that its output can be appended elsewhere; a given checksum must agree.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from waltzctl import lossless_json
 from waltzctl.engine.errors import InvalidRequestError
 
 MAX_LINE = 512 << 20
-"""Bytes of a line that are read at most; base64 of the largest record stays below it."""
+"""Bytes of a line, at most; the largest record in base64 is shorter."""
 
 _IGNORED = {"schema", "partition", "segment", "transaction_id", "offset", "size", "data_length", "record_checksum"}
 _KNOWN = _IGNORED | {"type", "data", "data_b64", "data_hex", "data_checksum", "header", "request_id"}
@@ -53,7 +60,7 @@ class BadLineError(InvalidRequestError):
 
 
 def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Lines without their ends, counted from 1.  Raises BadLineError for one that is too long to be held."""
+    """Lines without their line ends, numbered from 1.  Raises BadLineError for a line beyond `MAX_LINE`."""
     number = 0
     while line := stream.readline(MAX_LINE + 1):
         number += 1
@@ -69,7 +76,7 @@ def bare_entries(stream: BinaryIO) -> Iterator[Entry]:
 
 
 def json_entries(stream: BinaryIO, *, locks: bool = False) -> Iterator[Entry]:
-    """Every line is a JSON object; blank lines are passed over.  `locks`: they may have some.  Raises BadLineError."""
+    """Every line is a JSON object; blank lines are ignored.  `locks`: keys of locks are allowed.  Raises BadLineError."""
     for number, line in numbered_lines(stream):
         if line.strip():
             try:
@@ -128,7 +135,7 @@ def _locks(value: Any, key: str) -> tuple[tuple[str, int], ...]:
 def _data(value: dict[str, Any]) -> bytes:
     given = [key for key in ("data", "data_b64", "data_hex") if key in value]
     if given == ["data", "data_b64"] and value["data"] is None:
-        given = ["data_b64"]  # what dump writes for data that is not the text that was asked for
+        given = ["data_b64"]  # dump writes both keys for data that is no text
     if len(given) != 1:
         raise ValueError("one of data, data_b64 and data_hex is needed" if not given else f"both {' and '.join(given)}")
     content = value[given[0]]
@@ -170,10 +177,10 @@ def _request_id(value: Any) -> tuple[int, int, int, int] | None:
 
 
 class EntryStream:
-    """Entries for an event loop, as soon as they are read: a thread of its own waits for the input.
+    """Entries as an asynchronous iterator; a thread reads the input.
 
-    At most `_AHEAD` are read ahead, and of their data `_AHEAD_BYTES`, or a single one that has more.  The thread does not
-    keep the process; an input that never ends is left alone.
+    The thread reads ahead at most `_AHEAD` entries with `_AHEAD_BYTES` of data, or a single larger entry.  It is a daemon
+    thread: an input that never ends does not keep the process from exiting.
     """
 
     _AHEAD = 4096
@@ -183,7 +190,7 @@ class EntryStream:
         self._entries = entries
         self._read: deque[Entry | BaseException | None] = deque()
         self._room = threading.Condition()
-        self._bytes = 0  # of what was read and is not taken; changed by who holds `_room`
+        self._bytes = 0  # data of entries that were read and not yet taken; guarded by `_room`
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -204,7 +211,7 @@ class EntryStream:
                     self._bytes += size
                 self._give(entry)
             self._give(None)
-        except BaseException as error:  # whoever waits is told
+        except BaseException as error:  # raised in the iterator
             self._give(error)
 
     def _has_room(self, size: int) -> bool:
@@ -214,7 +221,7 @@ class EntryStream:
         first = not self._read
         self._read.append(item)
         if first:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._news.set)
 
     async def __aiter__(self) -> AsyncIterator[Entry]:

@@ -1,4 +1,4 @@
-"""Ctrl-C while something is being changed: the step is finished first."""
+"""Ctrl-C during a change: the current step is finished first."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from waltzctl.outcome import say
 
 
 class Interrupt:
-    """Whether somebody pressed Ctrl-C during a step."""
+    """Whether Ctrl-C was pressed during a step."""
 
     def __init__(self) -> None:
         self.wanted = False
 
 
 def finishing(what: str, on_second: str) -> AbstractContextManager[Interrupt]:
-    """Hold Ctrl-C back during the block; a second one stops at once.
+    """Delay Ctrl-C until the end of the block; a second one stops at once.
 
-    `what` is being finished; `on_second` says what a second Ctrl-C leaves behind.  Both are parts of a sentence on stderr.
+    `what`: what is being finished; `on_second`: the consequence of a second Ctrl-C.  Both are parts of a message on stderr.
     """
     return _holding(f"waltzctl: {what} is being finished; Ctrl-C again stops at once: {on_second}")
 
 
 def showing() -> AbstractContextManager[Interrupt]:
-    """Hold Ctrl-C back while one object is shown, so that none is shown by half."""
+    """Delay Ctrl-C while an object is written, so that none is written partly."""
     return _holding("")
 
 

@@ -1,4 +1,4 @@
-"""The live view of a node: how its partitions do, again and again."""
+"""The live view of a node: the state of its partitions, refreshed periodically."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 async def show_live(node: Node, show: Callable[[Object], None], interval: float) -> None:
-    """Show the node every so many seconds, for ever."""
+    """Show the node every `interval` seconds, until cancelled."""
     reading = SingleFlight(node.read, name="the live view")
     before: dict[int, int] = {}
     then = asyncio.get_running_loop().time()
     while True:
-        with contextlib.suppress(OverdueError):  # a stuck disk: what was shown stays
+        with contextlib.suppress(OverdueError):  # a disk that does not answer: the last state stays on the screen
             found = await reading.result(interval * 10)
             now = asyncio.get_running_loop().time()
             show(live_object(found, node.connections(), before, now - then))

@@ -1,4 +1,4 @@
-"""The way from a command to a cluster's log and back."""
+"""Access to a cluster's log from a command."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Result = TypeVar("Result")
 
 
 class _Said(logging.Handler):
-    """What keeps the client waiting is said on stderr: a feed that has no deadline would only stand still."""
+    """Prints on stderr what the client waits for: a feed without a deadline would otherwise just seem to hang."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.WARNING)
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A line, which ``-q`` leaves out."""
+        """Print a line, unless ``-q``."""
         self._console.note(record.getMessage())
 
 
@@ -36,7 +36,7 @@ def use_log(
     work: Callable[[LogClient], Awaitable[Result]],
     options: ClientOptions,
 ) -> Result:
-    """Do something with a client of the cluster."""
+    """Run `work` with a client of the cluster."""
 
     async def first(clients: list[LogClient]) -> Result:
         return await work(clients[0])
@@ -52,7 +52,7 @@ def use_logs(
     *,
     clients: int,
 ) -> Result:
-    """Do something with so many clients of the cluster."""
+    """Run `work` with several clients of the cluster (`clients`)."""
     from waltzctl.engine.client.open_log import open_log_client
 
     location = target.location

@@ -1,7 +1,7 @@
-"""JSON of which nothing is lost: numbers keep their digits, whatever a float holds of them, and no key stands twice.
+"""JSON without loss: numbers keep all their digits, and a duplicate key is an error.
 
-Python reads a number with a fraction or an exponent as a float, and writes it with as many digits as that needs.  What somebody
-put into a record is neither read nor shown as another number here: where digits would be lost, the text stands for the number.
+Python reads a number with a fraction or an exponent as a float, and writes it with the digits that identify the float.  Here a
+number of a record is neither read nor shown as another number: where a float would lose digits, its text is kept.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections import Counter
 from typing import Any
 
 _MARK = os.urandom(16).hex()
-"""Before the text of a number while it is written as a string: nothing that is read begins with it."""
+"""A random prefix of numbers that are written as strings for a moment; no string of the input begins with it."""
 _MARKED = re.compile(rf'"{_MARK}([^"]*)"')
 
 
 class ExactNumber:
-    """A number with a fraction or an exponent, as it was written.  ValueError for one that programs read as infinite."""
+    """A number with a fraction or an exponent, as text.  Raises ValueError for one that is infinite as a float."""
 
     def __init__(self, text: str) -> None:
         if not math.isfinite(float(text)):
@@ -33,8 +33,8 @@ class ExactNumber:
 def read(text: str) -> Any:
     """A JSON value, its numbers with a fraction or an exponent as `ExactNumber`.
 
-    Raises ValueError (json.JSONDecodeError) for what is no JSON, holds a number that cannot be read,
-    or an object with a key twice, of which one value would be lost; RecursionError.
+    Raises ValueError (json.JSONDecodeError) for invalid JSON, an unreadable number, or an object with a duplicate key, of which
+    one value would be lost; RecursionError.
     """
     return json.loads(
         text, parse_float=ExactNumber, parse_int=_whole, parse_constant=_no_constant, object_pairs_hook=_object
@@ -42,7 +42,7 @@ def read(text: str) -> Any:
 
 
 def read_shortest(text: str) -> Any:
-    """As `read`, with a float wherever that is the number that was written: `1.50` is read as 1.5."""
+    """As `read`, but with a float wherever it is equal to the written number: `1.50` is read as 1.5."""
     return json.loads(
         text, parse_float=_float_if_exact, parse_int=_whole, parse_constant=_no_constant, object_pairs_hook=_object
     )
@@ -54,12 +54,12 @@ def _float_if_exact(text: str) -> float | ExactNumber:
     number, value = ExactNumber(text), float(text)
     try:
         return value if Decimal(repr(value)) == Decimal(text) else number
-    except ArithmeticError:  # an exponent that no decimal has
+    except ArithmeticError:  # an exponent beyond the range of Decimal
         return number
 
 
 def _whole(text: str) -> int | ExactNumber:
-    """Of the whole numbers only this one has a sign that Python drops."""
+    """-0 as text: the only integer whose sign Python loses."""
     return ExactNumber(text) if text == "-0" else int(text)
 
 
@@ -88,6 +88,6 @@ _ASCII, _UNICODE = (
 
 
 def encode(value: Any, *, ascii_only: bool = True) -> str:
-    """A value as JSON without spaces; without `ascii_only` letters are written as they are."""
+    """A value as JSON without spaces; without `ascii_only` characters beyond ASCII are not escaped."""
     text = (_ASCII if ascii_only else _UNICODE).encode(value)
     return _MARKED.sub(r"\1", text) if _MARK in text else text

@@ -1,4 +1,4 @@
-"""What is said about a command: the one source of its ``--help`` and of its manual page."""
+"""The documentation of a command: the only source of its ``--help`` and of its manual page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from waltzctl.exit_status import ExitStatus
 
 
 def command_lines(command: str, width: int) -> list[str]:
-    """A command line in lines of at most `width` characters, continued as a shell would read them."""
+    """A command line in lines of at most `width` characters, continued with backslashes."""
     lines: list[str] = []
     indent = ""
     while len(indent + command) > width:
@@ -25,7 +25,7 @@ def command_lines(command: str, width: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command line that works as it stands, and what it is for."""
+    """A complete command line, and its purpose."""
 
     command: str
     purpose: str
@@ -43,9 +43,8 @@ class ManualSection:
 class Manual:
     """A command's documentation.
 
-    `summary` is one line without a full stop; `description` the paragraphs under it; `statuses` those that the command can
-    answer with; `objects` the names of the JSON objects that it prints.  `page`: the command on whose manual page it stands,
-    where that is another one.
+    `summary`: one line without a full stop.  `description`: the paragraphs after it.  `statuses`: the command's exit statuses.
+    `objects`: the names of the JSON objects that it prints.  `page`: the command whose manual page includes this one, if any.
     """
 
     name: str
@@ -59,12 +58,12 @@ class Manual:
 
     @property
     def help_text(self) -> str:
-        """What ``--help`` shows between usage and options."""
+        """The text of ``--help`` between usage and options."""
         return "\n\n".join((f"{self.summary}.", *self.description))
 
     @property
     def epilog(self) -> str:
-        """What ``--help`` shows after the options: examples and exit statuses, laid out as they stand."""
+        """The text of ``--help`` after the options: examples and exit statuses, in their final layout."""
         lines = ["\b", "Examples:"]
         for example in self.examples:
             lines += [f"  {line}" for line in command_lines(example.command, 74)]

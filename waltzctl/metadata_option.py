@@ -1,4 +1,4 @@
-"""The option that says where a cluster's metadata is, and the way from a command to it and back."""
+"""The option ``--metadata``, the location of a cluster's metadata, and access to the metadata from a command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ZOOKEEPER_USER = (
     " names a file whose first line does, for every command, log server and storage node. What they make there then belongs to"
     " that user alone. Without, it is open to anybody, as programs of release 0.13.2 need it."
 )
-"""For manual pages: how a program shows ZooKeeper who it is."""
+"""For manual pages: authentication with ZooKeeper."""
 
 MetadataOption = Annotated[
     str | None,
@@ -40,25 +40,25 @@ MetadataOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """Where a cluster's metadata is, and how its nodes and servers are reached."""
+    """A cluster: the location of its metadata, and the options of connections to its nodes and servers."""
 
     where: str | None
     connecting: Connecting
 
     @classmethod
     def of(cls, context: typer.Context) -> ClusterTarget:
-        """What the group was given."""
+        """The target of the command group."""
         target = context.obj
         assert isinstance(target, cls)
         return target
 
     @property
     def location(self) -> MetadataLocation:
-        """The metadata.  Raises typer.BadParameter."""
+        """The location of the metadata.  Raises typer.BadParameter."""
         return location_of(self.where, self.connecting.timeout)
 
     def ask(self, work: Callable[[MetadataStore], Awaitable[Result]], *, create: bool = False) -> Result:
-        """Do something with the metadata; `create` makes an embedded store where there is none."""
+        """Run `work` with the metadata store; `create`: create an embedded store where there is none."""
         location = self.location
 
         async def whole() -> Result:
@@ -69,7 +69,7 @@ class ClusterTarget:
 
 
 def location_of(where: str | None, timeout: str | None = None) -> MetadataLocation:
-    """The metadata of ``--metadata``; `timeout` as it was typed.  Raises typer.BadParameter."""
+    """Parse ``--metadata``; `timeout`: as it was typed.  Raises typer.BadParameter."""
     seconds = parsed("--timeout", timeout, parse_duration)
 
     from waltzctl.engine.errors import InvalidRequestError

@@ -1,4 +1,4 @@
-"""The work of dump and of node records where a node is read and not a directory."""
+"""The implementation of dump for a node, and of node records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeDump:
-    """What was asked for; None where nothing was said.  `address`: of the admin port."""
+    """The options; None where one was not given.  `address`: of the admin port."""
 
     address: Address
     connecting: Connecting
@@ -100,7 +100,7 @@ def _raw(request: NodeDump, stream: BinaryIO, tally: Tally) -> int:
 
 
 async def _read(request: NodeDump, reach: ConnectionFactory, show: Callable[[NodeRecord | Finding], None]) -> int:
-    """Show everything; how many records there were."""
+    """Show all items; returns the number of records."""
     count = 0
     async with await reach.admin(request.address) as client:
         items = read_records(client, request.partitions, first=request.first, last=request.last, limit=request.limit)

@@ -1,4 +1,4 @@
-"""The work of verify and status where a node is looked at and not a directory."""
+"""The implementation of verify and status for a node."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def _verify(
 
 
 def status_of_node(address: Address, reach: ConnectionFactory, partitions: Collection[int] | None) -> StorageStatus:
-    """What a node tells of itself.  Raises what the connection raises."""
+    """The status of a node, as it reports it.  Raises what the connection raises."""
     return run_async(_status(address, reach, partitions))
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their text becomes a value."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Format(enum.StrEnum):
-    """How objects are shown."""
+    """Output formats of objects."""
 
     TABLE = "table"
     PLAIN = "plain"
@@ -26,14 +26,14 @@ class Format(enum.StrEnum):
 
 
 class LayoutName(enum.StrEnum):
-    """The two layouts of a control file, by the names that the format modules give them."""
+    """The two layouts of a control file, by their names in the format modules."""
 
     DOCUMENTED = "documented"
     RELEASED = "released"
 
 
 class DumpFormat(enum.StrEnum):
-    """Formats of dump: the usual ones, annotated bytes, and bare bytes."""
+    """Output formats of dump: the usual ones, annotated bytes, and raw bytes."""
 
     TABLE = "table"
     PLAIN = "plain"
@@ -44,7 +44,7 @@ class DumpFormat(enum.StrEnum):
 
 
 class What(enum.StrEnum):
-    """What is dumped."""
+    """The parts of a storage that dump shows."""
 
     RECORDS = "records"
     SEGMENTS = "segments"
@@ -53,7 +53,7 @@ class What(enum.StrEnum):
 
 
 class DataForm(enum.StrEnum):
-    """How a record's data is shown."""
+    """Output forms of a record's data."""
 
     BASE64 = "base64"
     HEX = "hex"
@@ -86,7 +86,7 @@ StorageArgument = Annotated[str, typer.Argument(metavar="PATH", help="A storage 
 
 
 def with_shared(kind: Callable[..., Value], name: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Give a command options that several share, the fields of `kind`; it gets them as one argument, `name`, in its place."""
+    """A decorator that replaces a command's argument `name` by the fields of `kind`, options that several commands share."""
     shared = inspect.signature(kind, eval_str=True).parameters
 
     def decorate(run: Callable[..., Result]) -> Callable[..., Result]:
@@ -136,15 +136,13 @@ def path_of(text: str, *, name: str = "PATH") -> Path:
 def place_of(text: str, *, name: str = "PATH") -> PurePath:
     """A path as it was typed, the URL of objects (``s3://bucket/node``), or a backup (``vault:VAULT::ID``).
 
-    Raises typer.BadParameter.
-
-    Empty text is refused: it would mean the current directory, which nobody typed.  So is the URL of a node.  A path that begins
-    like an option or a backup (``./-x``, ``./vault:x``) is made absolute: printed in a remedy it would be read as one.
+    Raises typer.BadParameter for the URL of a node, and for empty text, which would mean the current directory.  A path that
+    begins like an option or a backup (``./-x``, ``./vault:x``) is made absolute: in a printed remedy it would be parsed as one.
     """
     if not text:
         raise typer.BadParameter("the path is empty", param_hint=f"'{name}'")
     if "://" not in text and not text.startswith("vault:") and "\0" not in text:
-        path = Path(text)  # which drops a ./ in front
+        path = Path(text)  # this drops a leading ./
         return path.absolute() if str(path).startswith(("-", "vault:")) else path
 
     from waltzctl.engine.net.addresses import names_node
@@ -161,7 +159,7 @@ def place_of(text: str, *, name: str = "PATH") -> PurePath:
 
 
 def transaction_range(first: int | None, last: int | None) -> None:
-    """Raise typer.BadParameter for --from and --to that cannot be meant."""
+    """Raise typer.BadParameter for an invalid range of --from and --to."""
     first, last = transaction_of(first, "--from"), transaction_of(last, "--to")
     if first is not None and last is not None and first > last:
         raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")

@@ -1,6 +1,6 @@
-"""From what a command body returns or raises to an exit status, and what is said about it on stderr.
+"""The exit status of a command, from its return value or exception, and the message on stderr.
 
-The one place where errors are rendered.  A closed pipe on the reading side (``| head``) is no error.
+Errors are rendered only here.  A pipe that its reader has closed (``| head``) is no error.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ _OF_TYPER: tuple[type[Exception], ...] = (
     typer.Abort,
     *(kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception) and kind is not Exception),
 )
-"""What the argument parser raises and renders itself: usage errors and early exits."""
+"""Exceptions that the argument parser raises and renders itself: usage errors and early exits."""
 
 _LISTED = 20
-"""So many findings are listed under an error; verify lists all."""
+"""Findings that are listed under an error, at most; verify lists all."""
 
 
 def say(text: str) -> None:
-    """One message on stderr, each line escaped.
+    """Print a message on stderr, each line escaped.
 
-    Where nobody can be told (a full disk or a closed pipe behind stderr) nothing is said: the exit status and what stands on
-    stdout do not depend on it.
+    An error of stderr (a full disk, a closed pipe) is ignored: it changes neither the exit status nor the output on stdout.
     """
     try:
         for line in text.splitlines():
@@ -42,19 +41,19 @@ def say(text: str) -> None:
 
 
 def say_taken_back(entries: Collection[str]) -> None:
-    """Say on stderr, whatever else is quiet, which interrupted repairs a command took back before its own work."""
+    """Print on stderr, even with ``-q``, which interrupted repairs a command rolled back before its own work."""
     for entry in entries:
         say(f"waltzctl: the repair {entry} was interrupted; it was taken back first, byte for byte")
 
 
 def name_stdout(error: OSError) -> None:
-    """Say in an error that it is standard output which failed: that of a full disk would seem to be about the data's disk."""
+    """Name standard output in an error: that of a full disk would otherwise seem to be about the disk with the data."""
     if error.filename is None:
         error.filename = "standard output"
 
 
 def drop_output() -> None:
-    """Nobody reads stdout any more: let what is still buffered go nowhere instead of failing at the end."""
+    """Discard buffered output of a stdout that its reader has closed, which would otherwise fail at exit."""
     _drop(sys.stdout)
 
 
@@ -75,9 +74,9 @@ def _flush_stdout() -> None:
 
 
 def conclude(body: Callable[[], Any]) -> ExitStatus:
-    """Run a command body and give its exit status.
+    """Run a command body and return its exit status.
 
-    A body returns its status (None: clean).  What the argument parser raises passes through.
+    A body returns its status (None: clean).  Exceptions of the argument parser are raised.
     """
     answer = None
     try:
@@ -86,7 +85,7 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
     except _OF_TYPER:
         raise
     except BrokenPipeError:
-        drop_output()  # whoever read it has seen enough; a status that was known by then holds all the same
+        drop_output()  # the reader needs no more; an exit status that is known by then is kept
     except KeyboardInterrupt:
         say("waltzctl: interrupted")
         return ExitStatus.INTERRUPTED
@@ -98,7 +97,7 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
     except MemoryError:
         say("waltzctl: error: out of memory")
         return ExitStatus.INTERNAL
-    except Exception:  # the last resort: a mistake of ours, shown with everything that helps to find it
+    except Exception:  # a defect of this program: print the traceback
         import traceback
 
         say(traceback.format_exc())
@@ -108,7 +107,7 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
 
 
 def system_failed(error: OSError) -> ExitStatus:
-    """Say what the system refused to do, and give up what is still to be written."""
+    """Print the system's error, and discard the remaining output."""
     place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
     say(f"waltzctl: error: {place}{error.strerror or error}")
     drop_output()

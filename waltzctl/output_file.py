@@ -1,7 +1,7 @@
-"""``-o FILE``: a plain file is built beside its place and renamed, so that it is always whole; anything else is written to.
+"""``-o FILE``: a regular file is written under a temporary name and renamed, so that it is complete at any time.
 
-A link keeps leading where it leads: the file behind it is the one that is replaced.  A device, a FIFO, and what ``/dev/stdout``
-stands for are opened and written, as a shell's ``>`` would; nothing that is no file is ever renamed away.
+Through a symbolic link its target is replaced, and the link stays.  A device, a FIFO, or the file of ``/dev/stdout`` is opened
+and written to, as a shell's ``>`` does, and never replaced.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, BinaryIO, cast
 from waltzctl.engine.errors import RefusedError, write_error
 
 _BUFFER = 1 << 20
-_MOST_LINKS = 40
-"""Links behind one another after which the system gives up as well."""
+_MAX_LINKS = 40
+"""Symbolic links that are followed, at most: the limit of Linux."""
 
 
-class _Sink(io.RawIOBase):
-    """What grows, behind Python's buffers.  `put` writes bytes at an offset, which is where the last ones ended."""
+class _RawStream(io.RawIOBase):
+    """A write-only stream for `io.BufferedWriter`.  ``put(offset, data)`` writes bytes where the last ones ended."""
 
     def __init__(self, put: Callable[[int, memoryview], None]) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class _Sink(io.RawIOBase):
         self._position = 0
 
     def writable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def write(self, data: Any) -> int:
-        """All of `data`, at the end."""
+        """Append all of `data`."""
         view = memoryview(data).cast("B")
         self._put(self._position, view)
         self._position += len(view)
@@ -45,16 +45,16 @@ class _Sink(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where output goes: `path` with every link followed; `plain`: a regular file stands there, or nothing yet."""
+    """The destination of output: `path` with every link followed; `plain`: whether it is a regular file, or does not exist."""
 
     path: Path
     plain: bool
 
     @classmethod
     def of(cls, target: Path) -> Destination:
-        """Raises DiskWriteError for links that lead in a circle."""
+        """Follow the links of `target`.  Raises DiskWriteError for a loop."""
         path = target
-        for _ in range(_MOST_LINKS):
+        for _ in range(_MAX_LINKS):
             try:
                 mode = os.lstat(path).st_mode
             except FileNotFoundError:
@@ -64,13 +64,13 @@ class Destination:
             if not stat.S_ISLNK(mode):
                 return cls(path, stat.S_ISREG(mode))
             if os.path.realpath(path.parent).startswith("/proc/"):
-                return cls(path, False)  # no link but an open file of a process: /dev/stdout, /dev/fd/3
+                return cls(path, False)  # an open file of a process, in the form of a link: /dev/stdout, /dev/fd/3
             path = path.parent / os.readlink(path)
         raise write_error(target, None, OSError(errno.ELOOP, os.strerror(errno.ELOOP)), doing="follow")
 
 
 def check_outside(target: Path, inspected: PurePath) -> None:
-    """Refuse a file inside what is being inspected: inspection never writes there.  Raises RefusedError."""
+    """Raise RefusedError for an output file inside the inspected directory: an inspection never writes there."""
     from waltzctl.engine.log.places import identity
 
     place = os.path.join(os.path.realpath(target.parent), target.name)
@@ -84,10 +84,11 @@ def check_outside(target: Path, inspected: PurePath) -> None:
 
 @contextmanager
 def replacing_binary(target: Path) -> Iterator[BinaryIO]:
-    """A file that takes its place when the block ends well, and leaves no trace otherwise; or what else stands there.
+    """A file for output.
 
-    What is no plain file is written to as the block goes on.  A FIFO waits for its reader.  Raises DiskWriteError, and
-    BrokenPipeError when that reader has gone.
+    A regular file replaces its target when the block ends without an error, and is removed otherwise.  Any other target is
+    written to directly; a FIFO waits for its reader.  Raises DiskWriteError, and BrokenPipeError when the reader has closed a
+    FIFO.
     """
     from waltzctl.engine.durable import disk
 
@@ -101,14 +102,14 @@ def replacing_binary(target: Path) -> Iterator[BinaryIO]:
 
 
 def _buffered(put: Callable[[int, memoryview], None]) -> Iterator[BinaryIO]:
-    buffered = io.BufferedWriter(_Sink(put), _BUFFER)
+    buffered = io.BufferedWriter(_RawStream(put), _BUFFER)
     yield cast("BinaryIO", buffered)
     buffered.flush()
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Callable[[int, memoryview], None]]:
-    """Write on at the end of what is no plain file."""
+    """Open a target that is no regular file, to append to it."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
@@ -132,7 +133,7 @@ def _opened(path: Path) -> Iterator[Callable[[int, memoryview], None]]:
 
 @contextmanager
 def replacing_text(target: Path) -> Iterator[io.TextIOWrapper]:
-    """The same for UTF-8 text; what has no UTF-8 form is escaped."""
+    """As `replacing_binary`, for UTF-8 text; characters that UTF-8 cannot encode are escaped."""
     with replacing_binary(target) as binary:
         text = io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=False)
         yield text

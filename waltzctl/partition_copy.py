@@ -1,4 +1,4 @@
-"""The work of node recover-partition: plan, confirm, copy, compare, report."""
+"""The implementation of node recover-partition: plan, confirm, copy, compare, report."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def recover_partition(
 
 
 def _online(destination: Address, partition: int) -> str:
-    """What puts it to use: whoever switched it off, or a comparison that found differences, may have had reasons."""
+    """The command that makes the partition available again.  Left to the user: it may be offline for a reason."""
     return f"switch it on with waltzctl node {destination} availability --partition {partition} --online true"
 
 

@@ -1,4 +1,4 @@
-"""undo --prune: what old repairs kept is given up, after the same plan and question as any other change."""
+"""undo --prune: delete the quarantine of old repairs, with plan and confirmation like any other change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prune_quarantine(
 ) -> ExitStatus:
     """Plan, show, confirm, prune; `older_than` in seconds.
 
-    Raises RefusedError where nobody agreed, and what the engine raises.
+    Raises RefusedError without the user's agreement, and what the engine raises.
     """
     from waltzctl.engine.repair.prune import plan_prune
 

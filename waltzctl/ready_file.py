@@ -1,6 +1,6 @@
-"""The file that says a node answers: written whole once it does, gone when it does not.
+"""The ready file of a node: it exists while the node answers.  It is created by rename, and so complete.
 
-A node that was killed leaves its file behind.  The next start removes it, unless the process that the file names still runs.
+A killed node leaves its file behind.  The next start removes it, unless the process that the file names still runs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from waltzctl.engine.columns.column import Object
 
 _LIMIT = 64 << 10
-"""Bytes of a ready file that are read at most; one has a few hundred."""
+"""Bytes of a ready file that are read, at most; it has a few hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
-    """The file at `path`."""
+    """The ready file at `path`."""
 
     path: Path
 
     @property
     def destination(self) -> Path:
-        """Where the file is, behind links, which stay."""
+        """The path of the file itself; symbolic links are followed, and stay."""
         from waltzctl.output_file import Destination
 
         return Destination.of(self.path).path
@@ -50,18 +50,18 @@ class ReadyFile:
         disk.write_whole(self.destination, (encode(ready) + "\n").encode())
 
     def remove(self) -> None:
-        """Remove it if it is this process's."""
+        """Remove the file if it names this process."""
         if self._pid() == os.getpid():
             self._unlink()
 
     def remove_stale(self) -> None:
-        """Remove it if the process that it names is gone."""
+        """Remove the file if the process that it names does not run any more."""
         pid = self._pid()
         if pid is not None and not _runs(pid):
             self._unlink()
 
     def _pid(self) -> int | None:
-        """The process that the file names; None where there is no such file, or none of ours."""
+        """The process id in the file; None where there is no file, or it is no ready file."""
         from waltzctl.engine.durable import disk
 
         try:
@@ -82,4 +82,4 @@ def _runs(pid: int) -> bool:
         return False
     except (OSError, OverflowError):
         return True
-    return pid != os.getpid()  # in a container a killed node and its successor may have the same number
+    return pid != os.getpid()  # in a container a killed node and its successor may have the same process id

@@ -1,10 +1,10 @@
-"""The way every repair goes: plan, show, confirm, apply, report.
+"""The procedure of every repair command: plan, show, confirm, apply, report.
 
-Nothing is changed before the plan was shown and somebody agreed: on a terminal by typing the partition's number, in a
-script with ``--yes``.  ``--plan`` applies exactly the plan that was looked at before; it agrees to what loses nothing.
+Nothing is changed before the plan was shown and the user agreed: on a terminal by typing the partition's number, in a script with
+``--yes``.  ``--plan FILE`` applies exactly the plan in the file, and counts as agreement unless the plan loses data.
 
-A repair that was interrupted comes first, for every command: to take it back is a plan like any other, and the command's own
-plan is made when that is done.
+If an earlier repair was interrupted, every command first rolls it back, with a plan like any other.  Only then it makes its own
+plan.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STATUSES = (
     ExitStatus.IO_ERROR,
     ExitStatus.INTERRUPTED,
 )
-"""What a repair can answer."""
+"""The exit statuses of a repair."""
 
 SAFETY = ManualSection(
     "SAFETY",
@@ -79,19 +79,19 @@ SAFETY = ManualSection(
 
 
 NEXT_STEPS = 5
-"""Commands that are named after one that left something."""
+"""Remedies that are listed, at most, when a command leaves findings."""
 UNCHANGED = "Nothing was modified"
 UNCHANGED_ELSE = "Nothing else was modified"
-"""Where the same command has done something before."""
+"""The message after a roll-back by the same command."""
 UNASKED = "add --yes, or look with --dry-run first"
-"""What to do where nobody is there who could be asked."""
+"""The advice without a terminal to ask on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """How the plan is to be treated.
+    """The options that say what to do with a plan.
 
-    `dry_run_unasked`: with nobody to ask and no ``--yes``, show the plan instead of refusing.
+    `dry_run_unasked`: without a terminal and without ``--yes``, show the plan instead of refusing.
     """
 
     yes: bool
@@ -100,7 +100,7 @@ class Switches:
     dry_run_unasked: bool = False
 
     def check(self) -> None:
-        """Refuse what cannot be meant together."""
+        """Raise typer.BadParameter for options that exclude each other."""
         if self.yes and self.dry_run:
             raise typer.BadParameter("--dry-run changes nothing, --yes wants it done", param_hint="'--yes'")
 
@@ -108,14 +108,14 @@ class Switches:
 def repair_with(
     console: Console, switches: Switches, command: str, path: PurePath, given: Arguments, make: Callable[[], AnyRepair]
 ) -> ExitStatus:
-    """The whole way of a command: what was interrupted is taken back, then the command's own plan is made and carried out.
+    """The whole procedure of a command: roll back an interrupted repair, then make the command's own plan and carry it out.
 
     Raises what `planned` and `carry_out` raise.
     """
     repair = planned(switches, command, path, given, make)
-    if repair.roll_back and switches.plan_file is None and not only_shown(switches, asked_for=switches.yes):
+    if repair.roll_back and switches.plan_file is None and not only_shown(switches, agreed=switches.yes):
         _agree(console, repair.plan, switches, UNCHANGED)
-        _take_back(repair)
+        _roll_back_interrupted(repair)
         repair = planned(switches, command, path, given, make)
         return carry_out(console, repair, switches, otherwise=UNCHANGED_ELSE)
     return carry_out(console, repair, switches)
@@ -124,10 +124,10 @@ def repair_with(
 def planned(
     switches: Switches, command: str, path: PurePath, given: Arguments, make: Callable[[], AnyRepair]
 ) -> AnyRepair:
-    """The repair that `make` plans, or the one in the plan file, which was made with options of its own.
+    """The roll-back of an interrupted repair if there is one, else the repair that `make` plans; with ``--plan`` the file's plan.
 
-    Where a repair was interrupted, taking that back is the plan.  Raises InvalidRequestError when the file is no plan of this
-    command, directory and options, StalePlanError, RefusedError for a plan that gives data up and was not allowed to here.
+    Raises InvalidRequestError when the file is no plan of this command, directory and options, StalePlanError, RefusedError for a
+    plan that loses data without ``--allow-data-loss`` in this call.
     """
     from waltzctl.engine.repair.arguments import Arguments
     from waltzctl.engine.repair.plan import plan_roll_back
@@ -160,46 +160,46 @@ def planned(
 
 
 def carry_out(console: Console, repair: AnyRepair, switches: Switches, *, otherwise: str = UNCHANGED) -> ExitStatus:
-    """Show the plan and, where that is wanted and agreed, apply it.  `otherwise` is what to say where this plan changes nothing.
+    """Show the plan, and apply it unless it is only to be shown.  `otherwise`: the message where nothing is changed.
 
-    Raises RefusedError where nobody agreed, StalePlanError, and what `apply` raises.
+    Raises RefusedError without the user's agreement, StalePlanError, and what `apply` raises.
     """
     plan = repair.plan
     storage, partitions = repair.storage, plan.arguments.partitions
-    asked_for = _asked_for(plan, switches)
+    agreed = _agreed_by_option(plan, switches)
     console.detail(f"plan {plan.hash}: {_in_words(plan)}")
-    if only_shown(switches, asked_for=asked_for):
+    if only_shown(switches, agreed=agreed):
         return _dry_run(console, plan, storage, partitions, asked=switches.dry_run)
-    if not plan.steps and not asked_for:
+    if not plan.steps and not agreed:
         return _nothing_to_do(console, plan, storage, partitions, otherwise)
     _agree(console, plan, switches, otherwise)
     return _apply(console, repair, otherwise)
 
 
-def _asked_for(plan: Plan, switches: Switches) -> bool:
-    """Whether the plan needs no question: somebody who kept it has seen it, but only a clear word lets go of data."""
+def _agreed_by_option(plan: Plan, switches: Switches) -> bool:
+    """Whether the user has agreed by an option: ``--yes``, or ``--plan`` for a plan that loses no data."""
     return switches.yes or (switches.plan_file is not None and not plan.loses_data)
 
 
-def only_shown(switches: Switches, *, asked_for: bool) -> bool:
+def only_shown(switches: Switches, *, agreed: bool) -> bool:
     """Whether plans are shown and nothing is applied."""
     unasked = switches.dry_run_unasked and switches.plan_file is None
-    return switches.dry_run or (unasked and not asked_for and not sys.stdin.isatty())
+    return switches.dry_run or (unasked and not agreed and not sys.stdin.isatty())
 
 
 def _agree(console: Console, plan: Plan, switches: Switches, otherwise: str) -> None:
-    """Show the plan to whoever has to agree to it.  Raises RefusedError where nobody does, with `otherwise`."""
+    """Show the plan, and ask the user where needed.  Raises RefusedError with `otherwise` where the user does not agree."""
     from waltzctl.engine.columns.plan_columns import PLAN
 
-    if not _asked_for(plan, switches):
+    if not _agreed_by_option(plan, switches):
         touched = {step.partition for step in plan.steps if step.partition is not None}
         ask(console, PLAN.shown(plan), touched, otherwise=otherwise)
     elif console.for_people and not console.quiet:
         console.emit(PLAN.shown(plan), flush=True)
 
 
-def _take_back(repair: AnyRepair) -> None:
-    """Take back what was interrupted, and say so: what is to be done next begins with other files than were there."""
+def _roll_back_interrupted(repair: AnyRepair) -> None:
+    """Roll back the interrupted repair, and say so, as it changes the files from which the command's own plan is made."""
     from waltzctl.engine.repair.apply import apply
 
     with finishing("the roll-back", "the next command that writes then finishes it"):
@@ -208,7 +208,7 @@ def _take_back(repair: AnyRepair) -> None:
 
 
 def verified(storage: PurePath, partitions: Collection[int] | None) -> ExitStatus:
-    """What verify says of the directory as it is."""
+    """The exit status of verify for the directory as it is."""
     from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify
     from waltzctl.engine.repair.store_kinds import is_page_store
@@ -257,7 +257,7 @@ def _nothing_to_do(
 
 
 def _report(console: Console, shown: Object, status: ExitStatus, done: str, otherwise: str) -> None:
-    """The result, and a sentence about it; `done` says what was changed, empty where nothing was."""
+    """Show the result, and a sentence about it.  `done`: what was changed; empty: nothing."""
     console.emit_result(shown, status)
     if status is ExitStatus.CLEAN or (done and status is ExitStatus.REPAIRABLE):
         console.success(f"REPAIRED  {done}" if done else f"NOTHING TO DO. {otherwise}.")
@@ -271,9 +271,9 @@ def _report(console: Console, shown: Object, status: ExitStatus, done: str, othe
 
 
 def ask(console: Console, plan: Object, touched: Collection[int], *, otherwise: str = UNCHANGED) -> None:
-    """Show a plan to whoever has to agree to it, and ask for the numbers of the partitions that are touched.
+    """Show a plan, and ask on the terminal for the numbers of the partitions that it changes.
 
-    Raises RefusedError where nobody agrees, also where nobody can be asked, with `otherwise`: what has not been changed then.
+    Raises RefusedError where the user does not agree, and without a terminal.  `otherwise`: the message that nothing was changed.
     """
     if not sys.stdin.isatty():
         console.emit(plan, flush=True)
@@ -283,11 +283,11 @@ def ask(console: Console, plan: Object, touched: Collection[int], *, otherwise: 
 
 
 def show_to_person(console: Console, plan: Object) -> None:
-    """The plan, where the person who is asked can see it: a JSON document has room for the result only."""
+    """Show the plan to the user who is asked: with JSON output on stderr, as the document can have only the result."""
     if console.format is Format.JSON:
         from waltzctl.render.table import TableWriter
 
-        with contextlib.suppress(BrokenPipeError):  # then the question does not reach anybody either: `typed`
+        with contextlib.suppress(BrokenPipeError):  # `typed` then fails as well
             TableWriter(sys.stderr).write(plan)
             sys.stderr.flush()
     else:
@@ -295,9 +295,9 @@ def show_to_person(console: Console, plan: Object) -> None:
 
 
 def confirm(touched: Collection[int], *, otherwise: str = UNCHANGED) -> None:
-    """Ask on the terminal for the numbers of the partitions that are touched.
+    """Ask on the terminal for the numbers of the partitions that the plan changes.
 
-    Raises RefusedError for anything else, with `otherwise`: what has not been changed then.
+    Raises RefusedError for any other answer.  `otherwise`: the message that nothing was changed.
     """
     word = format_ranges(touched) if touched else "yes"
     what = "the partition number" if len(touched) == 1 else "the partition numbers" if touched else "the word"
@@ -306,9 +306,9 @@ def confirm(touched: Collection[int], *, otherwise: str = UNCHANGED) -> None:
 
 
 def typed(word: str, question: str) -> bool:
-    """Whether somebody answers a question, put on stderr, with this word.
+    """Ask a question on stderr: whether the answer is this word.
 
-    Whom the question does not reach has agreed to nothing, and neither has who types what is no text.
+    False, too, where stderr is closed, so that the question cannot be seen, and where the answer is no valid text.
     """
     try:
         print(question, end="", file=sys.stderr, flush=True)
@@ -318,7 +318,7 @@ def typed(word: str, question: str) -> bool:
 
 
 def not_confirmed(otherwise: str = UNCHANGED, *, advice: str | None = None) -> RefusedError:
-    """The error for a plan that nobody agreed to; `otherwise`: what has not been changed."""
+    """The error for a plan without the user's agreement; `otherwise`: the message that nothing was changed."""
     return RefusedError(f"not confirmed, {otherwise[0].lower()}{otherwise[1:]}", advice=advice)
 
 

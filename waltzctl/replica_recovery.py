@@ -1,4 +1,4 @@
-"""recover over the replicas of partitions: through their nodes, by a session as a log server opens it, or offline."""
+"""recover with the replicas of partitions: online, by a session over their nodes as a log server opens it, or offline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def recover_cluster(
     target: ClusterTarget, console: Console, switches: Switches, partitions: frozenset[int] | None
 ) -> ExitStatus:
-    """Show who votes for what in partitions that no server has, and recover them where that is agreed to."""
+    """Show the replicas' votes in partitions without a server, and recover these partitions if the user agrees."""
     from waltzctl.engine.cluster.quorum_recovery import plan_recovery, recover
     from waltzctl.engine.errors import WaltzError
     from waltzctl.objects.cluster_objects import forecast_object, recovery_plan_object
@@ -71,12 +71,12 @@ def recover_directories(
     *,
     allow_data_loss: bool,
 ) -> ExitStatus:
-    """Compare the replicas' directories, show the verdicts, and do for each directory what recovery would, one plan each.
+    """Compare the replicas' directories, show the verdicts, and repair each directory as a recovery would, by a plan of its own.
 
-    The status is of all partitions: what the plans leave out because nobody can decide it, or because it is lost, remains.
-    Replicas that are only behind are left to the cluster, before a repair as behind one: where no other needs one, all is done.
+    The exit status covers all partitions, including what no plan repairs because it is undecided or lost.  A replica that is only
+    behind needs no repair, since the cluster brings it up to date: if all others are well, the status is clean.
 
-    `target`: the cluster whose metadata says how many replicas there are, and which session was the last one.
+    `target`: the cluster whose metadata has the number of replicas and the last session.
     """
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.compare.compare import compare
@@ -113,7 +113,7 @@ def recover_directories(
         standings = {own.state for one in comparisons for own in one.replicas}
         only_behind = standings <= {ReplicaStanding.EQUAL, ReplicaStanding.BEHIND} and not findings
         return ExitStatus.CLEAN if only_behind and status is ExitStatus.REPAIRABLE else status
-    shown_only = only_shown(switches, asked_for=switches.yes)
+    shown_only = only_shown(switches, agreed=switches.yes)
     done: list[ExitStatus] = []
     changed: list[Path] = []
     for first in repairs:

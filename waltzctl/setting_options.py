@@ -1,7 +1,7 @@
 """The command line of a process with settings: ``--config``, its settings as options, and ``--show-config``.
 
-What the options are called, and their help, follows from the declarations (`waltzctl.engine.net.settings`).  Those are read when
-the parser of the command is made; other commands, and the list in ``waltzctl --help``, need none of them.
+The names of the options, and their help, follow from the declarations (`waltzctl.engine.net.settings`), which are imported when
+the command's parser is built, and not for other commands or for the list in ``waltzctl --help``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SHOW_CONFIG = "show_config"
 
 @dataclass(frozen=True, slots=True)
 class SettingsGiven(Generic[Options]):
-    """What the command line says about settings: their texts by name, the file, and whether they are only to be shown."""
+    """The settings on the command line: their texts by name, the file, and whether they are only to be shown."""
 
     declared: Settings[Options]
-    texts: Mapping[str, str] = field(repr=False)  # passwords may be among them
+    texts: Mapping[str, str] = field(repr=False)  # may contain passwords
     file: Path | None
     show_config: bool
 
     def read(self, **otherwise: str | None) -> Configuration[Options]:
-        """The configuration as it is now; raises as `load_configuration`.
+        """Read the configuration; raises as `load_configuration`.
 
-        `otherwise`: texts of settings that stand for options that were not given.
+        `otherwise`: texts of settings whose options were not given.
         """
         from waltzctl.engine.net.configuration import Given, load_configuration
 
@@ -49,7 +49,7 @@ class SettingsGiven(Generic[Options]):
 
 
 def show_settings(configuration: Configuration[Any], console: Console) -> None:
-    """``--show-config``: what holds and who says so.  Raises what is wrong with it, afterwards."""
+    """``--show-config``: show each setting's value and its source; then raise an error of the configuration."""
     from waltzctl.objects.serve_objects import SETTING
 
     for one in configuration.settings:
@@ -60,7 +60,7 @@ def show_settings(configuration: Configuration[Any], console: Console) -> None:
 
 
 class WithSettings:
-    """A command whose argument `settings` is made of options that its settings declare; see `with_settings`."""
+    """A command whose argument `settings` is built from options by its declared settings; see `with_settings`."""
 
     def __init__(self, run: Callable[..., Any], declared: Callable[[], Settings[Any]]) -> None:
         self.__name__, self.__doc__, self.__module__ = run.__name__, run.__doc__, run.__module__
@@ -77,7 +77,7 @@ class WithSettings:
         return inspect.Signature(parameters)
 
     @property
-    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]  # of this object, not of its class
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]  # an attribute of the object, not of its class
         return {one.name: one.annotation for one in self.__signature__.parameters.values()}
 
     def __call__(self, **given: Any) -> Any:
@@ -92,7 +92,7 @@ class WithSettings:
 
 
 def with_settings(declared: Callable[[], Settings[Any]]) -> Callable[[Callable[..., Any]], WithSettings]:
-    """Give a command the options of its settings, ``--config`` and ``--show-config``, as one argument, `settings`.
+    """A decorator that gives a command the options of its settings, ``--config`` and ``--show-config``, as `settings`.
 
     `declared` imports the declarations.
     """
@@ -142,7 +142,7 @@ def _identifier(name: str) -> str:
 
 
 def _texts(declared: Settings[Any], given: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Take what was given for settings out of `given`: their names and texts."""
+    """Remove the settings from `given`: their names and texts."""
     from waltzctl.engine.net.setting_kinds import PATH
 
     for one in declared.listed:

@@ -1,4 +1,4 @@
-"""The work of dump: what is read, in which form it is shown, and where it goes."""
+"""The implementation of dump: what is read, its form, and its destination."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _NOUNS = {What.RECORDS: "record", What.SEGMENTS: "segment", What.INDEX: "entry",
 
 @dataclass(frozen=True, slots=True)
 class DumpRequest:
-    """What was asked for; None where nothing was said."""
+    """The options of dump; None where one was not given."""
 
     path: PurePath
     what: What | None
@@ -66,7 +66,7 @@ class DumpRequest:
 
 
 def dump(request: DumpRequest) -> ExitStatus:
-    """Show what was asked for.  Raises what the engine's dump raises, and usage errors."""
+    """Run dump.  Raises what the engine's dump raises, and usage errors."""
     with refusals(request.format):
         target = resolve(request.path)
     what = what_of(target, request.what)
@@ -94,7 +94,7 @@ def dump(request: DumpRequest) -> ExitStatus:
 
 @contextmanager
 def _naming_stdout() -> Iterator[None]:
-    """Only standard output fails with a bare error of the system: of a file it is said which one."""
+    """Name standard output in an OSError of the block; errors of other files name the file already."""
     try:
         yield
         sys.stdout.flush()
@@ -104,7 +104,7 @@ def _naming_stdout() -> Iterator[None]:
 
 
 def what_of(target: Target, what: What | None) -> What:
-    """What was asked for, or what such a target usually shows.  Raises usage errors where it holds nothing of the kind."""
+    """The value of ``--what``, or the default for the target.  Raises usage errors where the target has no such part."""
     what = what or _USUAL.get(target.kind, What.RECORDS)
     if target.kind is TargetKind.CONTROL and what is not What.CONTROL:
         raise typer.BadParameter(f"a control file holds no {what}; name the storage directory", param_hint="'--what'")
@@ -112,7 +112,7 @@ def what_of(target: Target, what: What | None) -> What:
 
 
 def check_request(request: DumpRequest, target: Target, what: What) -> None:
-    """Raise usage errors for options that do not fit `what`, RefusedError for an output inside what is only inspected."""
+    """Raise usage errors for options that do not fit `what`, RefusedError for an output inside the inspected directory."""
 
     def refuse(option: str, why: str) -> None:
         raise typer.BadParameter(why, param_hint=f"'{option}'")
@@ -139,7 +139,7 @@ def _format(request: DumpRequest) -> DumpFormat:
 
 
 def _items(request: DumpRequest, what: What) -> Iterator[Item]:
-    """What is to be shown, in order; `--limit` counts everything but findings."""
+    """The items to show, in order; ``--limit`` counts all items except findings."""
     if what in (What.RECORDS, What.INDEX):
         records: Callable[..., Iterator[Item]] = partial(dump_records, data=request.data is not DataForm.NONE)
         yield from (records if what is What.RECORDS else dump_index)(

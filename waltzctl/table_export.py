@@ -1,4 +1,4 @@
-"""dump --export: a table in files, and the findings that stand in it."""
+"""dump --export: write a table to files, and show the findings in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from waltzctl.values import counted
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What is to be written, and by whom."""
+    """The table to write, and the engine."""
 
     path: PurePath
     target: Path
@@ -35,7 +35,7 @@ class Export:
 
 
 def export(request: Export) -> ExitStatus:
-    """Write the table and say what was found on the way."""
+    """Write the table, and show its findings."""
     from waltzctl.engine.spark.table_files import WRITTEN_HERE, TableRequest, write_table
     from waltzctl.engine.task_executor import LocalExecutor
 

@@ -1,4 +1,4 @@
-"""Values that people type: partition ranges, durations, rates, percentages; and how values are shown to them."""
+"""Parsing of typed values (partition ranges, durations, rates, percentages), and formatting of values for people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def parse_percent(text: str) -> float:
-    """A share between 0 and 1 from text such as ``10%``.  Raises ValueError."""
+    """A fraction between 0 and 1 from text such as ``10%``.  Raises ValueError."""
     try:
         share = float(text.strip().removesuffix("%").strip()) / 100
     except ValueError:
@@ -63,7 +63,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def verdict(status: str) -> str:
-    """The word in front of a conclusion, for the status of a summary: ``OK``, ``REPAIRABLE`` or ``FAILED``."""
+    """The first word of a conclusion, for the status of a summary: ``OK``, ``REPAIRABLE`` or ``FAILED``."""
     return {"clean": "OK", "repairable": "REPAIRABLE"}.get(status, "FAILED")
 
 
@@ -90,7 +90,7 @@ def _escaped(character: str) -> str:
 
 
 def data_text(shown: Mapping[str, Any]) -> str | None:
-    """The key `data` of an object as text: a text as it is, any other JSON value as JSON; None where it is in another key."""
+    """The key `data` of an object as text: a string as it is, any other value as JSON; None where the object has no such key."""
     value = shown.get("data")
     if value is None and ("data" not in shown or "data_b64" in shown):
         return None

@@ -1,4 +1,4 @@
-"""What the actions of ``backup`` share: the vault, its password, what they answer."""
+"""The common part of the actions of ``backup``: the vault, its password, their exit statuses."""
 
 from __future__ import annotations
 
@@ -37,23 +37,26 @@ LOOKING = (
     ExitStatus.IO_ERROR,
     ExitStatus.INTERRUPTED,
 )
-"""What an action that only reads a vault can answer."""
+"""The exit statuses of an action that only reads a vault."""
 WRITING = tuple(sorted({*LOOKING, ExitStatus.LOCKED, ExitStatus.DAMAGE_REMAINS}))
-"""What one that writes to it can answer."""
+"""The exit statuses of an action that writes to a vault."""
 
 
 def vault_of(text: str) -> Path:
-    """The vault's directory, independent of the current one.  Raises typer.BadParameter."""
+    """The absolute path of the vault's directory.  Raises typer.BadParameter."""
     return Path(os.path.abspath(path_of(text, name="VAULT")))
 
 
 def password_was_named(file: str | None) -> bool:
-    """Whether `--password-file` was said, and not only the environment's."""
+    """Whether ``--password-file`` was given on the command line, and not only in the environment."""
     return file is not None and file != os.environ.get(_VARIABLE)
 
 
 def password_of(file: str | None) -> bytes | None:
-    """The password in a file's first line, or the key it is; None without one.  Raises InvalidRequestError, DiskReadError."""
+    """The password in a file's first line, or a key file's key; None without a file.
+
+    Raises InvalidRequestError, DiskReadError.
+    """
     if file is None:
         return None
     from waltzctl.engine.net.small_file import read_password_or_key

@@ -1,4 +1,4 @@
-"""How a verification is shown: findings as they come, and the summary at the end."""
+"""The output of a verification: findings as they are found, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.inspect.verification import VerifySummary
 
 REMEDIES = 20
-"""So many different remedies are listed at the end; every finding carries its own."""
+"""Distinct remedies that are listed at the end, at most; every finding has its own."""
 
 _MANIFESTS = {
     "written": "The manifest was written.",
@@ -23,11 +23,11 @@ _MANIFESTS = {
     "not-compared": "It was not compared with its manifest to the end.",
     "not-believed": "The manifest proves nothing.",
 }
-"""What became of the manifest, by the summary's word for it."""
+"""The sentence about the manifest, by its state in the summary."""
 
 
 class VerifyReport:
-    """Shows findings as they come and the summary at the end, from which the exit status follows."""
+    """Shows findings as they are found, and the summary at the end, which determines the exit status."""
 
     def __init__(self, console: Console, *, from_outside: bool = False) -> None:
         self._console = console

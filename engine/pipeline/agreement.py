@@ -1,22 +1,21 @@
 """What the replicas of a partition agree on, transaction by transaction.  Values in, values out; the vote is `engine.quorum`'s.
 
-A transaction is agreed upon once, at the first batch in which an intact copy of it is seen at or below the mark that is known
-as committed.  There every transaction was acknowledged, so the vote chooses the version that a quorum holds, or the only one
-that is there.  Copies that come later (a replica that was behind, one that was added) change nothing: the same bytes are
-passed over, others are told of.  That makes a batch a function of what lies between two offsets, and nothing is agreed upon
-twice.
+A transaction is decided once, in the first batch in which a replica has an intact copy of it at or below the committed mark.
+There every transaction was acknowledged, so the vote chooses the version that a quorum holds, or the only version.  Copies that
+are read in later batches (of a replica that was behind, or was added) do not change the decision: a copy with the same bytes is
+ignored, any other one is reported as `Differs`.  So a batch is a function of two offsets, and no transaction is returned twice.
 
-===========================================  ========================================================================
-what the copies that were seen say           what comes of it
-===========================================  ========================================================================
-one version, or one that a quorum holds      the transaction, and how many replicas hold it
-several, and none has a quorum               no transaction; each copy is told of
-none is intact                               no transaction; told of once, for all ids of the run
-an intact copy was seen in an earlier batch  nothing; a copy with other bytes is told of
-===========================================  ========================================================================
+===============================================  ====================================================================
+copies of the ids                                outcome
+===============================================  ====================================================================
+one version, or one that a quorum holds          `AgreedTransactions`; `Differs` for each other copy
+several versions, none with a quorum             `Differs` for each copy
+no intact copy                                   `Nowhere`, once for the run of ids
+an intact copy was read in an earlier batch      `Differs` for each new copy with other bytes
+===============================================  ====================================================================
 
-Of a replica that was looked at in an earlier batch and is not named any more (it was taken out, its directory has another name)
-nobody can tell by now what it held.  As far as it was looked at nothing is agreed upon: it may have been, and would be twice.
+A replica that was read in an earlier batch may no longer be a source (removed, or its directory renamed).  What it held is then
+unknown, and the transactions up to where it was read may have been agreed already: none of them is returned as agreed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How far the copies of one replica were looked at: up to `before` in earlier batches, up to `now` with this one (ids)."""
+    """The last ids up to which the copies of one replica were read: `before` by earlier batches, `now` including this one."""
 
     before: int
     now: int
@@ -44,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class AgreedTransactions:
-    """Transactions `first` to `stop` - 1 are those of replica `version`; so many `replicas` hold them."""
+    """Replica `version` holds the agreed bytes of transactions `first` to `stop` - 1, as do `replicas` in all."""
 
     first: int
     stop: int
@@ -54,18 +53,19 @@ class AgreedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Differs:
-    """A copy of replica `replica` that is not what was agreed upon.
-
-    `agreed`: a replica that holds what was, None where the vote came to nothing; `votes`: how many replicas hold that version
-    (where there is none: the most that hold any); `of`: how many replicas were read; `quorum`: how many would have been one.
-    """
+    """A copy that differs from the agreed version.  Replicas are given by their index."""
 
     transaction_id: int
     replica: int
+    """The replica with the differing copy."""
     agreed: int | None
+    """A replica that holds the agreed version; None where there is none."""
     votes: int
+    """How many replicas hold the agreed version; without one: the largest number that hold the same version."""
     of: int
+    """How many replicas were read."""
     quorum: int
+    """How many replicas make a quorum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ def versions_of(
 ) -> NDArray[np.int64]:
     """For each replica (rows) and id from `first` on (columns) the version, as `Run.versions` has it.
 
-    `ids`: what each replica has intact, rising.  ``same(i, j)``, for j < i: whether replica i holds the same bytes as j, for each
-    of the ids that both have, in order; it is asked only where i is not known to hold what an earlier one does.  `damaged`: ids
-    (first, behind the last) that a replica held and that are not to be believed.
+    `ids`: the ids of each replica's intact records, rising.  ``same(i, j)``, for j < i: for each id that both replicas have, in
+    order, whether i holds the same bytes as j; called only where i may differ from the earlier replicas.  `damaged`: for each
+    replica the half-open ranges of ids whose records are damaged.
     """
     found = np.full((len(ids), stop - first), ABSENT, dtype=np.int64)
     for row, spans in enumerate(damaged):
@@ -108,15 +108,15 @@ def versions_of(
 
 
 def _columns(ids: NDArray[np.int64], first: int) -> slice | NDArray[np.int64]:
-    """Where rising ids stand; a slice, which costs a tenth, where they go on by one."""
+    """The columns of rising ids; for consecutive ids a slice, which takes a tenth of the time."""
     if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
         return slice(int(ids[0]) - first, int(ids[-1]) + 1 - first)
     return ids - first
 
 
 def common_ids(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The ids that stand in both, each of which rises."""
-    if np.array_equal(one, other):  # as nearly always
+    """The ids that both have; each array rises."""
+    if np.array_equal(one, other):  # the usual case
         return one
     return np.intersect1d(one, other, assume_unique=True)
 
@@ -124,9 +124,10 @@ def common_ids(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.i
 def outcomes(
     first: int, versions: NDArray[np.int64], seen: Sequence[Seen], decided: int, gone: int = -1
 ) -> Iterator[Outcome]:
-    """What comes of the ids from `first` on; `decided`: up to which id earlier batches agreed.
+    """The outcomes of the ids from `first` on, by the table above.
 
-    `gone`: up to which id they looked at a replica that is not among these any more.
+    `decided`: the last id that earlier batches decided.  `gone`: the last id up to which earlier batches read a replica that is
+    not among these any more.
     """
     stop = first + versions.shape[1]
     borders = {first, stop, decided + 1, gone + 1, *(one.before + 1 for one in seen), *(one.now + 1 for one in seen)}
@@ -144,7 +145,7 @@ def _of_run(run: Run, seen: Sequence[Seen], *, new: bool, gone: bool) -> Iterato
     intact_earlier = [run.versions[number] for number in earlier if run.versions[number] >= 0]
     fresh = [number for number in range(len(seen)) if number not in earlier and run.versions[number] >= 0]
     of, quorum = len(seen), quorum_of(len(seen))
-    if intact_earlier:  # agreed upon, or left open, in an earlier batch
+    if intact_earlier:  # an earlier batch decided these ids
         version = max(dict.fromkeys(intact_earlier), key=intact_earlier.count)
         yield from _differing(run, fresh, version, intact_earlier.count(version), of, quorum)
         return
@@ -165,7 +166,7 @@ def _of_run(run: Run, seen: Sequence[Seen], *, new: bool, gone: bool) -> Iterato
 
 
 def _vote(run: Run) -> int | None:
-    """The version that the replicas agree on, all of it being acknowledged; None where that cannot be told."""
+    """Of acknowledged transactions the version that a quorum of replicas holds, or the only one; None where there is neither."""
     ballots = [Ballot(low_water_mark=run.stop - 1, open_end=True)] * len(run.versions)
     kept = decide([run], ballots, len(ballots)).kept
     return kept[0].version if kept and kept[0].run.first == run.first else None

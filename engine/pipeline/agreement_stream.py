@@ -1,16 +1,21 @@
 """The stream of what replicas agree on, straight from their logs: transactions, or the copies that differ.
 
-The logs are compared where they lie, in the columns that the scan makes of them, up to the highest low-water mark that a
-replica knows (of each, the lower of its two marks), and where the cluster's metadata is told up to what a quorum holds in the
-session that is open (`committed_marks`): no recovery takes back what is at or below it.  An operator with state
-would have to keep every transaction above the mark with its data; here the state is the offset, which says for each partition
+The logs are compared as columns that the scan makes of their files, up to the *committed mark* of the partition: no recovery
+removes a transaction at or below it.  It is the highest of
 
-- up to which id transactions were decided, and
-- of each replica up to which record its copies were looked at, by the anchor that tells whether it is still the same record.
+- the replicas' low-water marks (of each replica the lower of its two), and
+- where the cluster's metadata is given, the last transaction that a quorum holds in the open session (`committed_marks`).
 
-So a batch is a function of two offsets, Spark may ask for it again, and a killed run goes on where it was.  A task has chunks
-of one partition, of `CHUNK` ids at most, which it compares one after another: a chunk of every replica is in memory at a time,
-and what came of the one before.  Replicas that were behind are compared again from where they were, with the others beside them.
+A stateful operator of Spark would have to keep every transaction above the mark with its data.  Here the offset is the whole
+state.  For each partition it has
+
+- `decided`: the id up to which transactions were decided, and
+- `seen`: for each replica an anchor of the last record that was compared, which tells whether the replica still has that record.
+
+So a batch is a function of two offsets: Spark may ask for it again, and a killed run continues where it was.  A task has chunks
+of one partition, of at most `CHUNK` ids each, which it compares one after another.  In memory are one chunk of every replica,
+and the rows of the chunk before.  Where a replica was behind, its new records are compared with the other replicas' records of
+the same ids, which are read again.
 
 As JSON: ``{"version": 1, "partitions": {"0": {"decided": 41, "seen": {"/data/node-1": ANCHOR}}}, "keys": {...}}``.
 """
@@ -85,20 +90,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CHUNK = 1 << 16
-"""Transactions that are compared at a time, at most."""
+"""Transactions of one chunk, at most."""
 CHUNK_BYTES = 8 << 20
-"""Bytes of a replica's log that are compared at a time, about, where they are more than one record."""
+"""Bytes of a replica's log in one chunk, approximately; a chunk of a single record may be larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a partition is.  `decided`: the last id; `seen`: of each replica the last record that was compared."""
+    """How far a partition was compared."""
 
     decided: int
+    """The last id that was decided; -1: none."""
     seen: Mapping[str, Anchor]
+    """The last record that was compared, by replica."""
 
     def of(self, place: str) -> Anchor:
-        """The place of a replica; its beginning where it is new."""
+        """The last record of a replica that was compared; `BEGINNING` for a new replica."""
         return self.seen.get(place, BEGINNING)
 
 
@@ -107,7 +114,7 @@ _Offset = dict[int, Reached]
 
 
 def to_json(partitions: Mapping[int, Reached], keys: Mapping[str, str]) -> dict[str, Any]:
-    """The same value always gives the same text."""
+    """The offset, in an order that depends on its value alone: Spark compares offsets by their text."""
     return {
         "version": VERSION,
         "partitions": {
@@ -137,22 +144,24 @@ def from_json(offset: Mapping[str, Any] | None) -> tuple[_Offset, dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ChunkOfReplica:
-    """What a task reads of one replica: `parts` up to the record `end`, and how far its copies were `seen` before and are now."""
+    """What a task reads of one replica."""
 
     place: str
     parts: tuple[StreamPart, ...]
     seen: Seen
+    """How far the replica was compared before this batch, and after it."""
     end: Anchor
+    """The record with which the parts end."""
 
     @property
     def bytes(self) -> int:
-        """About as many as are read."""
+        """Bytes to read, approximately."""
         return sum(part.bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkOfIds:
-    """Ids `first` to `stop` - 1, and what is read of each replica for them."""
+    """Ids `first` to `stop` - 1, and the copies of them to read, for each replica."""
 
     first: int
     stop: int
@@ -160,12 +169,12 @@ class ChunkOfIds:
 
     @property
     def bytes(self) -> int:
-        """About as many as are read of the replica that has most of them."""
+        """Bytes to read, approximately, from the replica with the most."""
         return max((one.bytes for one in self.copies), default=0)
 
 
 class AgreementTask(InputPartition):
-    """Chunks of a partition, in order; `decided`, `gone`: as `agreement.outcomes` takes them."""
+    """Chunks of a partition, in order.  `decided`, `gone`: the arguments of `agreement.outcomes`."""
 
     def __init__(self, partition: int, decided: int, gone: int, chunks: Sequence[ChunkOfIds]) -> None:
         super().__init__(None)
@@ -174,7 +183,11 @@ class AgreementTask(InputPartition):
 
 @plain_errors
 class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module.  `differences`: the copies that differ instead of the transactions; `metadata`: where the cluster's is."""
+    """See the module.
+
+    `differences`: return the copies that differ, instead of the agreed transactions.  `metadata`: the cluster's, as
+    ``--metadata`` takes it; None: the low-water marks alone tell what is committed.
+    """
 
     def __init__(
         self,
@@ -193,21 +206,27 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: tuple[dict[str, dict[int, Anchor]], dict[int, int]] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Nothing is decided."""
+        """An offset without any partition: nothing is decided."""
         return to_json({}, {})
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802
-        """Up to the marks, as the limit allows.  Raises StalePlanError where what was compared is not there any more."""
+        """Where the next batch ends: at the committed marks, or earlier by the limit.
+
+        Raises StalePlanError where a replica no longer has the records that were compared.
+        """
         begun, keys = from_json(start)
         keys = self._look(keys)
-        latest, marks = self._target or self._there(begun)
+        latest, marks = self._target or self._ends_and_marks(begun)
         goals = {number: max(mark, begun.get(number, NOTHING).decided) for number, mark in marks.items()}
         rows = limit.max_rows if ADMISSION and isinstance(limit, ReadMaxRows) else self._limit
         if rows is not None and start is not None and not (ADMISSION and isinstance(limit, ReadAllAvailable)):
             queued = {number: goal - begun.get(number, NOTHING).decided for number, goal in goals.items()}
             shares = share(queued, rows)
             goals = {number: begun.get(number, NOTHING).decided + shares[number] for number in goals}
-        ends = {number: self._reach(number, goal, begun.get(number, NOTHING), latest) for number, goal in goals.items()}
+        ends = {
+            number: self._end_of_batch(number, goal, begun.get(number, NOTHING), latest)
+            for number, goal in goals.items()
+        }
         return to_json({**begun, **ends}, keys)
 
     def _look(self, keys: Mapping[str, str]) -> dict[str, str]:
@@ -222,12 +241,12 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_one_cluster(found)
         return found
 
-    def _there(self, begun: _Offset) -> tuple[dict[str, dict[int, Anchor]], dict[int, int]]:
+    def _ends_and_marks(self, begun: _Offset) -> tuple[dict[str, dict[int, Anchor]], dict[int, int]]:
         """The last record of each replica and partition, and the highest mark of each partition."""
         known = {place: {number: one.of(place) for number, one in begun.items()} for place in self._histories}
         latest: dict[str, dict[int, Anchor]] = {}
         marks: dict[int, int] = {}
-        if self._metadata is not None:  # first, since nothing is to be decided that no replica was seen to hold
+        if self._metadata is not None:  # before the replicas' ends, which then are at or above these marks
             marks = committed_marks(self._metadata, self._histories, self._partitions, known)
         for place, history in self._histories.items():
             latest[place] = history.latest(self._partitions, known[place], INTACT)
@@ -235,7 +254,13 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 marks[number] = max(marks.get(number, -1), anchor.transaction_id)
         return latest, marks
 
-    def _reach(self, number: int, goal: int, before: Reached, latest: Mapping[str, Mapping[int, Anchor]]) -> Reached:
+    def _end_of_batch(
+        self, number: int, goal: int, before: Reached, latest: Mapping[str, Mapping[int, Anchor]]
+    ) -> Reached:
+        """Where a batch ends in partition `number`, when it decides ids up to `goal` and the replicas end at `latest`.
+
+        Raises StalePlanError.
+        """
         seen = dict(before.seen)
         for place, history in self._histories.items():
             last = latest[place].get(number)
@@ -248,7 +273,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if last is not None and known.lost:
                     raise issued_again(history.place, number, known, last.transaction_id)
                 continue
-            seen[place] = known  # it is to have the partition, and so has a vote
+            seen[place] = known  # the replica is assigned the partition, and so has a vote
             wanted = min(goal, last.transaction_id)
             if wanted > known.transaction_id:
                 found = last if wanted == last.transaction_id else self._at(place, number, wanted, known)
@@ -256,7 +281,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Reached(goal, seen)
 
     def _at(self, place: str, number: int, wanted: int, known: Anchor) -> Anchor:
-        """The record of an id; the bare id where there is no intact one."""
+        """The record of an id; an anchor with the id alone where the replica has no intact record of it."""
         if wanted < 0:
             return BEGINNING
         found = self._histories[place].at_or_before(number, wanted, known)
@@ -267,12 +292,12 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is all that will be read."""
+        """The query reads what is there now, and ends."""
         self._look({})
-        self._target = self._there({})
+        self._target = self._ends_and_marks({})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a batch.  Raises StalePlanError where what was compared is not there any more."""
+        """The tasks of a batch.  Raises StalePlanError where a replica no longer has the records that were compared."""
         begun, keys = from_json(start)
         ended, _ = from_json(end)
         self._look(keys)
@@ -283,9 +308,10 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks or [AgreementTask(-1, -1, -1, ())]
 
     def _check_batch(self, begun: _Offset, ended: _Offset) -> None:
-        """Nothing of what was read and decided is forgotten, as where `latestOffset` did not know where the batch begins.
+        """Raise StalePlanError where a batch would lose progress, or mark records as compared that it does not read.
 
-        And nothing counts as read that is not: a batch may be one that was interrupted.
+        - Progress is lost where `latestOffset` did not know where the batch begins (before PySpark 4.2).
+        - Records would be skipped where an interrupted batch was planned with a replica that is no longer a source.
         """
         for number in sorted({*begun, *ended}):
             before, after = begun.get(number, NOTHING), ended.get(number, NOTHING)
@@ -299,7 +325,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _tasks(self, number: int, before: Reached, after: Reached) -> Iterator[AgreementTask]:
         places = [place for place in self._histories if place in after.seen]
         if after == before and self._partitions is not None and number not in self._partitions:
-            return  # the query leaves it out, whatever became of it
+            return  # the query does not read this partition: its records need not be there
         for place in places:
             self._confirm(place, number, before.of(place))
             self._confirm(place, number, after.of(place))
@@ -319,9 +345,9 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _chunks(
         self, places: Sequence[str], number: int, first: int, before: Reached, after: Reached
     ) -> Iterator[ChunkOfIds]:
-        """Ids from `first` to what is decided, as many at a time as have about `CHUNK_BYTES`."""
+        """Ids from `first` to `after.decided`, in chunks of about `CHUNK_BYTES`."""
         count = CHUNK
-        ends: dict[str, Anchor] = {}  # where the chunk before ends is not looked for once more
+        ends: dict[str, Anchor] = {}  # the ends of the chunk before, which save a search for its last record
         while first <= after.decided:
             last = min(first + count - 1, after.decided)
             copies = tuple(
@@ -330,7 +356,9 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             chunk = ChunkOfIds(first, last + 1, copies)
             wanted = max(1, (last + 1 - first) * CHUNK_BYTES // max(1, chunk.bytes))
-            if chunk.bytes > 2 * CHUNK_BYTES and wanted < last + 1 - first:  # cut it by what its records take
+            if (
+                chunk.bytes > 2 * CHUNK_BYTES and wanted < last + 1 - first
+            ):  # plan the chunk again, by the size of its records
                 count = wanted
                 continue
             yield chunk
@@ -347,7 +375,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _chunk(
         self, place: str, number: int, first: int, last: int, known: Anchor, before: Reached, after: Reached
     ) -> ChunkOfReplica:
-        """What is read of a replica for ids `first` to `last`; `known`: a record that may be the one in front of them."""
+        """What is read of a replica for ids `first` to `last`; `known`: a record at or before `first` - 1."""
         goal = after.of(place)
         seen = Seen(before.of(place).transaction_id, goal.transaction_id)
         stop = min(last, goal.transaction_id)
@@ -365,7 +393,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from made_ahead(partition.chunks, lambda chunk: list(self._rows(partition, chunk)))
 
     def _rows(self, task: AgreementTask, chunk: ChunkOfIds) -> Iterator[pa.RecordBatch]:
-        """What comes of one chunk."""
+        """The rows of one chunk."""
         import pyarrow as pa
 
         whole = _agreed_if_equal(chunk, task)
@@ -384,13 +412,15 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         places = [one.place for one in chunk.copies]
         rows = [
-            _as_row(one, task.partition, places, tables) for one in found if not isinstance(one, AgreedTransactions)
+            _difference_row(one, task.partition, places, tables)
+            for one in found
+            if not isinstance(one, AgreedTransactions)
         ]
         if rows:
             yield from pa.Table.from_pylist(rows, schema=DIFFERENCES).to_batches()
 
     def _equal(self, chunk: ChunkOfIds) -> list[pa.RecordBatch] | None:
-        """Columns of the chunk's records where all replicas hold the same; None where they do not, or are no files."""
+        """Columns of the chunk's records where all replicas hold the same bytes; None where not, or where one is no directory."""
         readings: list[Reading] = []
         for one in chunk.copies:
             history = self._histories[one.place]
@@ -404,7 +434,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReplicaCopies([piece for part in chunk.parts for piece in history.scan(part, Losses(), known)])
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept, and so nothing is let go of."""
+        """Nothing to do: the reader keeps no state of a batch."""
 
     def stop(self) -> None:
         """The query ends."""
@@ -424,7 +454,7 @@ def _compared(chunk: ChunkOfIds, copies: Sequence[ReplicaCopies], task: Agreemen
 
 
 def _agreed_if_equal(chunk: ChunkOfIds, task: AgreementTask) -> AgreedTransactions | None:
-    """What comes of the chunk if all replicas hold all of it alike; None where that would be more than one thing."""
+    """The outcome of a chunk if all replicas hold the same bytes; None where it is not one single `AgreedTransactions`."""
     versions = np.zeros((len(chunk.copies), chunk.stop - chunk.first), np.int64)
     found = list(outcomes(chunk.first, versions, [one.seen for one in chunk.copies], task.decided, task.gone))
     only = found[0] if len(found) == 1 else None
@@ -446,7 +476,7 @@ def _agreed_rows(rows: pa.RecordBatch, agreed: AgreedTransactions) -> pa.RecordB
     return pa.RecordBatch.from_arrays([*rows.columns, held], schema=AGREED)
 
 
-def _as_row(
+def _difference_row(
     outcome: Differs | Nowhere, partition: int, places: Sequence[str], copies: Sequence[ReplicaCopies]
 ) -> dict[str, Any]:
     if isinstance(outcome, Nowhere):
@@ -464,8 +494,9 @@ def agreement_stream(
     differences: bool,
     metadata: str | None = None,
 ) -> AgreementReader:
-    """The stream of what `sources` agree on; `schema`: that of a copy; `metadata`: where the cluster's is, None for the low-water
-    marks alone.  Raises InvalidRequestError.
+    """The stream of what `sources` agree on.  `schema`: the columns of a copy; `metadata`: see `AgreementReader`.
+
+    Raises InvalidRequestError; StalePlanError for an option ``startingTransactions`` other than earliest.
     """
     readers = replica_readers(sources, options, schema)
     first = next(iter(readers.values()))

@@ -1,14 +1,15 @@
-"""Which files ``state`` has: one for each bucket of keys, and one that says how many buckets there are.
+"""The files of ``state``: one for each bucket of keys, and a manifest.
 
 ::
 
     state/part-00003.parquet                bucket 3
-         /_buckets                          of how many, of which columns the key is, and which of them have a file (JSON), a line
-                                            each; readers pass over it
+         /_buckets                          the manifest, which readers ignore
 
-In which bucket a key is hangs on how many there are, and on the columns that it is of: with others its old row would stay in one
-file and its new one come into another.  So both stand beside the files, and those of others are not gone on with.  Neither are
-files of which one is gone: only the keys that come again would be in it.
+The manifest has three lines: the number of buckets, the key's columns (JSON), and the buckets that have a file (JSON).
+
+The bucket of a key depends on the number of buckets and on the key's columns.  With another number or other columns, a key's old
+row would stay in one file and its new row would be written to another.  So files whose manifest has another number or key are
+not continued.  Files of which one is lost are not continued either: the lost bucket would get only the keys that change later.
 """
 
 from __future__ import annotations
@@ -22,53 +23,53 @@ from typing import Any
 
 from waltzctl.engine.durable import disk
 
-_NUMBER = "_buckets"
+_MANIFEST = "_buckets"
 _FILE = re.compile(r"part-(\d{5,})\.parquet")
 
 
 def bucket_file(directory: Path, bucket: int) -> Path:
-    """Where a bucket lies."""
+    """The path of a bucket's file."""
     return directory / f"part-{bucket:05}.parquet"
 
 
 def buckets_there(directory: Path, buckets: int) -> int:
-    """Of how many buckets the files are; `buckets` where there are none, or where nothing says that it is another number.
-
-    Where the number does not stand beside them (older files) they say only that there are no fewer than the last one's.
+    """The number of buckets by the manifest.  Without a manifest (no files, or files of an older version): `buckets`, or what the
+    highest file number proves, if that is more.
     """
-    said, _, _ = _kept(directory)
+    said, _, _ = _manifest(directory)
     if said is not None:
         return said
     return max([buckets, *(number + 1 for number in _files(directory))])
 
 
 def key_there(directory: Path, key: Sequence[str]) -> tuple[str, ...]:
-    """Of which columns the key of the files is; `key` where there are none, or where nothing says that it is of others."""
-    _, said, _ = _kept(directory)
+    """The key's columns by the manifest; `key` without one."""
+    _, said, _ = _manifest(directory)
     return tuple(key) if said is None else said
 
 
 def lost_buckets(directory: Path) -> list[int]:
-    """Those that had a file, and have none any more, in order."""
-    _, _, had = _kept(directory)
+    """Buckets that have a file by the manifest, and none in the directory, in order."""
+    _, _, had = _manifest(directory)
     return sorted(had - _files(directory))
 
 
 def keep_number(directory: Path, buckets: int, key: Sequence[str]) -> None:
-    """Say how many there are, and of which key, where nothing says so yet; before the first file is there.
+    """Write the manifest, durably, where it changes; to be called before the first file is there.
 
-    And which of them have a file by now, beside those that had one.  Raises DiskWriteError.
+    The number and the key of an existing manifest are kept.  The buckets with a file are those it has, and those that have a
+    file now.  Raises DiskWriteError.
     """
-    number, said, had = kept = _kept(directory)
+    number, said, had = kept = _manifest(directory)
     made = buckets if number is None else number, tuple(key) if said is None else said, had | _files(directory)
     if made != kept:
         lines = f"{made[0]}\n{json.dumps(list(made[1]))}\n{json.dumps(sorted(made[2]))}\n"
-        disk.write_whole(directory / _NUMBER, lines.encode())
+        disk.write_whole(directory / _MANIFEST, lines.encode())
 
 
 def keep_files(directory: Path) -> None:
-    """Say which buckets have a file by now, where it is said how many there are.  Raises DiskWriteError."""
-    number, key, _ = _kept(directory)
+    """Add buckets that have a file now to an existing manifest.  Raises DiskWriteError."""
+    number, key, _ = _manifest(directory)
     if number is not None and key is not None:
         keep_number(directory, number, key)
 
@@ -77,10 +78,10 @@ def _files(directory: Path) -> frozenset[int]:
     return frozenset(int(found[1]) for one in directory.glob("part-*") if (found := _FILE.fullmatch(one.name)))
 
 
-def _kept(directory: Path) -> tuple[int | None, tuple[str, ...] | None, frozenset[int]]:
-    """What stands beside the files; None, and no files, for what does not."""
+def _manifest(directory: Path) -> tuple[int | None, tuple[str, ...] | None, frozenset[int]]:
+    """The manifest's number, key and buckets with a file; None, and no buckets, for what it lacks or what is invalid."""
     try:
-        number, key, files, *_ = ((directory / _NUMBER).read_bytes() + b"\n\n\n").split(b"\n")
+        number, key, files, *_ = ((directory / _MANIFEST).read_bytes() + b"\n\n\n").split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
         return None, None, frozenset()
     names, had = _list(key, str), _list(files, int)

@@ -1,7 +1,7 @@
-"""A schema as Spark writes it, read without Spark: what defines a pipeline must not ask the server to read one.
+"""A parser of schemas in Spark's notation, since the code that defines a pipeline must not ask the server to parse one.
 
 ``key STRING, at TIMESTAMP, tags ARRAY<STRING>, place STRUCT<x: DOUBLE, y: DOUBLE>``: names and types, separated by commas.  A
-name of other signs than letters, digits and underscores stands in backticks.  Constraints and comments are not read.
+name with other characters than letters, digits and underscores is in backticks.  Constraints and comments are not supported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def arrow_columns(columns: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    return to_arrow_schema(columns, **zone)  # in front of Spark 4.2 it is UTC unless something else is said
+    return to_arrow_schema(columns, **zone)  # before Spark 4.2 UTC is the default
 
 
 def _type(text: str) -> DataType:
@@ -74,7 +74,7 @@ def _type(text: str) -> DataType:
 
 
 def _split(text: str) -> list[str]:
-    """At commas that stand in no brackets."""
+    """Split at commas outside of brackets."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign in "<(") - (sign in ">)")

@@ -1,12 +1,18 @@
-"""Up to which transaction a partition is known as committed, by what its replicas hold in the session that is open.
+"""The committed mark of a partition: the last transaction that a quorum of replicas holds in the open session.
 
-A low-water mark is where a session began.  What was written since is committed once a quorum of the session's replicas holds
-it; so the mark is the last transaction that a quorum of them has, and no recovery takes back what is at or below it.  Which
-session is open, and how many replicas it has, the metadata tells; in which session a storage is, and how far it goes, it tells
-itself.
+A low-water mark is the last transaction before a session began.  A transaction written in the session is committed once a quorum
+of the session's replicas holds it, and no recovery removes it then.
 
-A storage counts where it was in the open session before its end was looked at and afterwards: sessions only rise, so the end is
-one of that session.  What a storage that was left behind holds above its low-water mark may be of no session that counts.
+=========================================  ==============================
+needed                                     source
+=========================================  ==============================
+the open session, its number of replicas   the cluster's metadata
+a storage's session, its last transaction  the storage
+=========================================  ==============================
+
+A storage counts only if it is in the open session both before and after its last transaction was read: session ids only rise, so
+the transaction was then written in that session or before it.  A storage in an older session may hold transactions above its
+low-water mark that a recovery has replaced elsewhere.
 """
 
 from __future__ import annotations
@@ -27,14 +33,17 @@ from waltzctl.engine.spark.stream_reader import History
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A partition's session that is open, and how many replicas it has."""
+    """The open session of a partition, and its number of replicas."""
 
     session_id: int
     replicas: int
 
 
 def open_sessions(state: ClusterState) -> dict[int, OpenSession]:
-    """Of the partitions that have one: a session that has only begun has no replicas in the metadata as yet."""
+    """The open sessions by partition.
+
+    A partition whose latest session has only begun is left out: the metadata has no replicas of that session yet.
+    """
     return {
         one.partition: OpenSession(one.session_id, len(one.replicas))
         for one in state.partitions
@@ -43,9 +52,10 @@ def open_sessions(state: ClusterState) -> dict[int, OpenSession]:
 
 
 def held_by_quorums(sessions: Mapping[int, OpenSession], ends: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """The last transaction of each partition that a quorum holds; `ends`: of each replica in the session how far it goes.
+    """The last transaction of each partition that a quorum holds.
 
-    Raises InvalidRequestError where there are more of them than the session has replicas: one was counted twice.
+    `ends`: for each replica its last transaction, by partition, where the replica is in the open session.  Raises
+    InvalidRequestError where a partition has more ends than its session has replicas: one replica was counted twice.
     """
     held: dict[int, list[int]] = {}
     for one in ends:
@@ -72,9 +82,9 @@ def committed_marks(
     partitions: Collection[int] | None,
     known: Mapping[str, Mapping[int, Anchor]],
 ) -> dict[int, int]:
-    """Look at every replica; the marks of those partitions of which it can be told.
+    """Look at every replica; return the committed marks of the partitions in whose open session a quorum of replicas is.
 
-    `metadata`: as ``--metadata`` takes it; `known`: of each replica records that it is known to hold.
+    `metadata`: as ``--metadata`` takes it; `known`: for each replica, records that it is known to hold, by partition.
 
     Raises MismatchError where a replica is of another cluster, and what looking at the metadata and at a replica raises.
     """

@@ -1,6 +1,4 @@
-"""Whether everything is there: the gaps of replicas, from the rows of `completeness` and `quarantine`.  Values in, values
-out.
-"""
+"""The gaps of replicas, from the rows of the tables `completeness` and `quarantine`.  Values in, values out."""
 
 from __future__ import annotations
 
@@ -16,25 +14,36 @@ MISSING, DAMAGED, BEHIND, UNDECIDED, NOWHERE = "missing", "damaged", "behind", "
 
 @dataclass(frozen=True, slots=True)
 class IncompleteRange:
-    """Transactions that a replica lacks.
+    """Transactions that a replica does not have intact.
 
-    `node` None: of no replica that was read.  `kind`: missing, damaged, behind (the end of the partition), undecided (the
-    replicas do not agree) or nowhere.  `last_transaction_id` None: nobody knows how many there are.  `elsewhere`: another
-    replica has all of them.
+    =========  ==========================================================
+    `kind`     the transactions are
+    =========  ==========================================================
+    missing    not in the replica
+    damaged    in the replica, with bytes that cannot be trusted
+    behind     at the end of the partition, which the replica has not reached
+    undecided  different on the replicas, without a quorum
+    nowhere    on none of the replicas
+    =========  ==========================================================
     """
 
     node: str | None
+    """The replica; None for the kind nowhere."""
     partition: int
     kind: str
     first_transaction_id: int | None
     last_transaction_id: int | None
+    """Inclusive; None where the number of transactions is unknown."""
     finding: str | None
     remedy: str | None
     elsewhere: bool
+    """Whether another replica has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Lack:
+class _Gap:
+    """An `IncompleteRange` whose `elsewhere` is not known yet; ids `first` to `stop` - 1, `stop` None: unknown."""
+
     node: str | None
     partition: int
     kind: str
@@ -51,21 +60,24 @@ def gaps(
 ) -> list[IncompleteRange]:
     """Every gap, by partition and place.
 
-    `taken`: what was nowhere and has come since, as `table_rows.taken_since` tells it; no two of these meet.
+    `taken`: ranges (partition, first id, id behind the last) of quarantine's kind nowhere that were read since
+    (`table_rows.taken_since`); no two of them overlap.
     """
     nodes = {(row["node"], row["partition"]): row for row in completeness}
-    lacks = [rest for one in _lacks(quarantine, nodes) for rest in _without(one, taken)] + [*_behind(completeness)]
-    lacks.sort(key=lambda one: (one.partition, one.first, one.node or ""))
+    found = [rest for one in _quarantined_gaps(quarantine, nodes) for rest in _without_recovered(one, taken)] + [
+        *_lagging(completeness)
+    ]
+    found.sort(key=lambda one: (one.partition, one.first, one.node or ""))
     return [
         IncompleteRange(
             one.node, one.partition, one.kind, one.first, None if one.stop is None else one.stop - 1, one.finding, one.remedy,
-            elsewhere=_elsewhere(one, lacks, completeness),
+            elsewhere=_held_elsewhere(one, found, completeness),
         )
-        for one in lacks
+        for one in found
     ]  # fmt: skip
 
 
-def _lacks(quarantine: Sequence[Mapping[str, Any]], nodes: Mapping[Any, Any]) -> Iterator[_Lack]:
+def _quarantined_gaps(quarantine: Sequence[Mapping[str, Any]], nodes: Mapping[Any, Any]) -> Iterator[_Gap]:
     for row in quarantine:
         first, count, node = row["transaction_id"], row["missing"], row["node"]
         if first is None or row["partition"] is None or (node is not None and (node, row["partition"]) not in nodes):
@@ -79,49 +91,52 @@ def _lacks(quarantine: Sequence[Mapping[str, Any]], nodes: Mapping[Any, Any]) ->
         else:
             kind = MISSING
         stop = None if count is None else first + count
-        yield _Lack(node, row["partition"], kind, first, stop, row["finding"], row["remedy"])
+        yield _Gap(node, row["partition"], kind, first, stop, row["finding"], row["remedy"])
 
 
-def _without(lack: _Lack, taken: Collection[tuple[int, int, int]]) -> Iterator[_Lack]:
-    """What is left of a lack; of what a replica lacks nothing was taken."""
-    first, stop = lack.first, lack.stop
-    if lack.kind != NOWHERE or stop is None:
-        yield lack
+def _without_recovered(gap: _Gap, taken: Collection[tuple[int, int, int]]) -> Iterator[_Gap]:
+    """A gap of the kind nowhere without the ranges that were read since; any other gap as it is."""
+    first, stop = gap.first, gap.stop
+    if gap.kind != NOWHERE or stop is None:
+        yield gap
         return
     for partition, begins, ends in sorted(taken):
-        if partition == lack.partition and begins < stop and ends > first:
+        if partition == gap.partition and begins < stop and ends > first:
             if begins > first:
-                yield replace(lack, first=first, stop=begins)
+                yield replace(gap, first=first, stop=begins)
             first = ends
     if first < stop:
-        yield replace(lack, first=first)
+        yield replace(gap, first=first)
 
 
-def _behind(completeness: Sequence[Mapping[str, Any]]) -> Iterator[_Lack]:
-    """What replicas do not have by now: of a log that is being written some are always read before others."""
+def _lagging(completeness: Sequence[Mapping[str, Any]]) -> Iterator[_Gap]:
+    """What is missing at each replica's end, by its last transaction as of now.
+
+    The batches alone would not tell: of a log that is being written, some replicas are always read further than others.
+    """
     for row in completeness:
         first = max(row["expected"] - row["behind"], row["last_transaction_id"] + 1)
         if first < row["expected"]:
             remedy = "It catches up in the next session; see waltzctl compare."
-            yield _Lack(row["node"], row["partition"], BEHIND, first, row["expected"], None, remedy)
+            yield _Gap(row["node"], row["partition"], BEHIND, first, row["expected"], None, remedy)
 
 
-def _elsewhere(lack: _Lack, lacks: Sequence[_Lack], completeness: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether another replica has, as far as it was read, everything in the range."""
-    if lack.kind in (UNDECIDED, NOWHERE) or lack.stop is None:
+def _held_elsewhere(gap: _Gap, found: Sequence[_Gap], completeness: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether another replica has all transactions of the gap intact, as far as it was read."""
+    if gap.kind in (UNDECIDED, NOWHERE) or gap.stop is None:
         return False
     for row in completeness:
-        if row["partition"] != lack.partition or row["node"] == lack.node:
+        if row["partition"] != gap.partition or row["node"] == gap.node:
             continue
-        if row["expected"] - row["behind"] < lack.stop:
+        if row["expected"] - row["behind"] < gap.stop:
             continue
-        meets = any(
+        overlaps = any(
             other.node == row["node"]
-            and other.partition == lack.partition
-            and other.first < (lack.stop or 0)
-            and (other.stop is None or other.stop > lack.first)
-            for other in lacks
+            and other.partition == gap.partition
+            and other.first < (gap.stop or 0)
+            and (other.stop is None or other.stop > gap.first)
+            for other in found
         )
-        if not meets:
+        if not overlaps:
             return True
     return False

@@ -1,12 +1,18 @@
 """The project's own decoder: one function, ``decode(header, data) -> dict``, applied to every transaction.
 
-``decoder.py`` has three names: `SCHEMA`, the columns that it makes, as Spark writes a schema; `KEY`, those of them by which
-``state`` knows what is changed; and `decode`, which gets the header (int) and the data (bytes) and returns a dict by those
-names. It may return None: the transaction says nothing, and is no row of ``state``.  Whatever it raises, and a value that is
-none of its schema, makes the transaction one that was refused: ``decoded`` is null, ``refused`` says why, and quarantine has
-a row.  Spark itself would end the run, or make null of it without a word.
+``decoder.py`` defines three names:
 
-The function travels to Spark's workers as bytes, not by the name of its module: they need not have the project.
+==========  ====================================================================================================
+`SCHEMA`    the decoded columns, as a schema in Spark's notation
+`KEY`       the columns that identify a row of ``state``: a transaction replaces the row with the same key
+`decode`    a function of the header (int) and the data (bytes) that returns a dict of the columns, or None: then
+            the transaction has no decoded columns, and changes no row of ``state``
+==========  ====================================================================================================
+
+Where `decode` raises an exception, or returns a value that does not fit `SCHEMA`, the transaction is *refused*: ``decoded`` is
+null, ``refused`` has the reason, and quarantine has a row.  Spark itself would end the run, or store null without a message.
+
+The function is sent to Spark's workers as bytes, not by the name of its module: they need not have the project.
 """
 
 from __future__ import annotations
@@ -31,19 +37,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Decode = Callable[[int, bytes], "Mapping[str, Any] | None"]
-_MOST = 500
-"""Signs of a reason that are kept."""
+_REASON_LENGTH = 500
+"""Characters of a reason that are kept, at most."""
 RESERVED = ("partition", "transaction_id", "_bucket")
-"""Names that columns of ``state`` have beside the decoder's, that of a bucket (`state_files.BUCKET`) on the way to it."""
-_NO_FLOAT = (2 - 2**-24) * 2.0**127
-"""From this on a number of four bytes is infinite."""
+"""Names of columns that ``state`` has beside the decoder's; the last one (`state_files.BUCKET`) is not written."""
+_FLOAT_OVERFLOW = (2 - 2**-24) * 2.0**127
+"""The least absolute value that becomes infinite when it is rounded to a four-byte float."""
 _NESTED = ("array", "map", "struct")
-_Take = Callable[[Any], Any]
+_Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """What a ``decoder.py`` says.  `schema`: as Spark writes one; `key`: names of columns in it."""
+    """The definitions of a ``decoder.py``.  `schema`: in Spark's notation; `key`: names of columns in it."""
 
     schema: str
     key: tuple[str, ...]
@@ -79,7 +85,7 @@ def _module(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
 
-    sys.modules[spec.name] = module  # by which cloudpickle finds what is to travel as bytes
+    sys.modules[spec.name] = module  # where cloudpickle looks up a module that it pickles by value
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -89,7 +95,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def check_columns(decoder: Decoder, kinds: Mapping[str, str], path: Path) -> None:
-    """Raise InvalidRequestError where `KEY` names what is not among the schema's columns or no key, or a name is taken.
+    """Raise InvalidRequestError where `KEY` names no column of the schema, or one that cannot be a key, or a name is reserved.
 
     `kinds`: Spark's name of each column's type.
     """
@@ -109,22 +115,24 @@ def check_columns(decoder: Decoder, kinds: Mapping[str, str], path: Path) -> Non
 
 
 def decoded(headers: pa.Array, datas: pa.Array, decode: Decode, kind: pa.DataType) -> pa.Array:
-    """Structs of ``decoded`` (of type `kind`) and ``refused`` (why), of which one is null, or both."""
+    """Structs of ``decoded`` (of type `kind`) and ``refused`` (the reason), of which at least one is null."""
     import pyarrow as pa
 
     values: list[Any] = []
     refused: list[str | None] = []
-    take = _taking(kind)
+    convert = _converter(kind)
     for header, data in zip(headers.to_pylist(), datas.to_pylist(), strict=True):
         value = why = None
         try:
             made = decode(header, data)
             if made is not None:
-                value = take(dict(made))
+                value = convert(dict(made))
                 pa.scalar(value, kind)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # what it calls may exit, or panic (PyO3's PanicException is no Exception)
+        except (
+            BaseException
+        ) as error:  # the decoder may call sys.exit, or panic (PyO3's PanicException is no Exception)
             value, why = None, _reason(error)
         values.append(value)
         refused.append(why)
@@ -132,72 +140,72 @@ def decoded(headers: pa.Array, datas: pa.Array, decode: Decode, kind: pa.DataTyp
 
 
 def _reason(error: BaseException) -> str:
-    """What an error of somebody's code says, as text that can be written."""
+    """The type and message of an error of the decoder, as valid UTF-8."""
     try:
         said = f"{type(error).__name__}: {error}"
     except Exception:
         said = type(error).__name__
-    return said[:_MOST].encode("utf-8", "replace").decode()
+    return said[:_REASON_LENGTH].encode("utf-8", "replace").decode()
 
 
-def _taking(kind: pa.DataType, place: str = "") -> _Take:
-    """What copies a value before Arrow is asked whether it takes it: the decoder's next call may change it, where that can be.
+def _converter(kind: pa.DataType, place: str = "") -> _Convert:
+    """A function that copies and checks a value before Arrow converts it to `kind`.
 
-    It raises ValueError where the value has a name that the type does not have, or is a number that it cannot be: Arrow passes
-    that over.  `place`: of messages.
+    It copies mutable values, since the decoder's next call may change them.  It raises ValueError for what Arrow would accept and
+    change: a struct with unknown fields, a number that the type cannot hold.  `place`: the field, for messages.
     """
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
-        return _taking_struct(kind, place)
+        return _struct_converter(kind, place)
     if pa.types.is_list(kind):
-        return _taking_list(_taking(kind.value_type, place))
+        return _list_converter(_converter(kind.value_type, place))
     if pa.types.is_map(kind):
-        return _taking_map(_taking(kind.key_type, place), _taking(kind.item_type, place))
+        return _map_converter(_converter(kind.key_type, place), _converter(kind.item_type, place))
     if pa.types.is_date(kind):
-        return _day(place)
+        return _date_converter(place)
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        return _whole(place)
+        return _integer_converter(place)
     if pa.types.is_float32(kind):
-        return _single(place)
-    return _bytes if pa.types.is_binary(kind) or pa.types.is_string(kind) else _as_it_is
+        return _float_converter(place)
+    return _bytes if pa.types.is_binary(kind) or pa.types.is_string(kind) else _unchanged
 
 
-def _whole(place: str) -> _Take:
-    """Of numbers only those that are whole: Arrow cuts the others off."""
+def _integer_converter(place: str) -> _Convert:
+    """Refuses numbers with a fraction, which Arrow would truncate."""
 
-    def taken(value: Any) -> Any:
+    def converted(value: Any) -> Any:
         if type(value) is not int and isinstance(value, (Real, Decimal)) and value % 1 != 0:
             raise ValueError(f"it returned {value!r}{place}, which is no whole number")
         return value
 
-    return taken
+    return converted
 
 
-def _day(place: str) -> _Take:
-    """Of times only those at which a day begins: Arrow cuts the rest off, and makes a day of pandas' NaT."""
-    whole = _whole(place)
+def _date_converter(place: str) -> _Convert:
+    """Refuses times other than midnight, which Arrow would truncate, and pandas' NaT, of which Arrow would make a day."""
+    whole = _integer_converter(place)
 
-    def taken(value: Any) -> Any:
+    def converted(value: Any) -> Any:
         if isinstance(value, datetime) and value.time() != time():
             raise ValueError(f"it returned {value!r}{place}, which is no whole day")
         return whole(value)
 
-    return taken
+    return converted
 
 
-def _single(place: str) -> _Take:
-    """Of numbers only those that a FLOAT can be: Arrow makes others infinite."""
+def _float_converter(place: str) -> _Convert:
+    """Refuses finite numbers beyond a FLOAT's range, which Arrow would make infinite."""
 
-    def taken(value: Any) -> Any:
-        if isinstance(value, float) and _NO_FLOAT <= abs(value) < math.inf:
+    def converted(value: Any) -> Any:
+        if isinstance(value, float) and _FLOAT_OVERFLOW <= abs(value) < math.inf:
             raise ValueError(f"it returned {value!r}{place}, which is too great for a FLOAT")
         return value
 
-    return taken
+    return converted
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -205,50 +213,50 @@ def _bytes(value: Any) -> Any:
     return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
 
 
-def _taking_struct(kind: pa.DataType, place: str) -> _Take:
+def _struct_converter(kind: pa.DataType, place: str) -> _Convert:
     names = [one.name for one in kind]
     known = frozenset(names)
-    made = [(one.name, _taking(one.type, f" in {one.name}{place}")) for one in kind]
-    inside = [(name, take) for name, take in made if take is not _as_it_is]
+    made = [(one.name, _converter(one.type, f" in {one.name}{place}")) for one in kind]
+    inside = [(name, convert) for name, convert in made if convert is not _unchanged]
 
-    def taken(value: Any) -> Any:
+    def converted(value: Any) -> Any:
         if value is None:
             return None
-        if isinstance(value, tuple):  # a named one has names of its own, perhaps in another order
+        if isinstance(value, tuple):  # a named tuple may have its fields in another order
             own = getattr(value, "_fields", None) or getattr(value, "__fields__", None) or names
             fields = dict(zip(own, value, strict=True))
         else:
             fields = dict(value)
         if unknown := fields.keys() - known:
             raise ValueError(f"it returned {', '.join(sorted(map(repr, unknown)))}{place}, which SCHEMA does not name")
-        for name, take in inside:
+        for name, convert in inside:
             if name in fields:
-                fields[name] = take(fields[name])
+                fields[name] = convert(fields[name])
         return fields
 
-    return taken
+    return converted
 
 
-def _taking_list(take: _Take) -> _Take:
-    def taken(value: Any) -> Any:
+def _list_converter(convert: _Convert) -> _Convert:
+    def converted(value: Any) -> Any:
         if value is None or isinstance(value, (str, bytes, dict)):
             return value  # Arrow says whether it is a list
-        if take is not _as_it_is:
-            return [take(one) for one in value]
+        if convert is not _unchanged:
+            return [convert(one) for one in value]
         return copy.copy(value) if hasattr(value, "copy") or isinstance(value, tuple) else [*value]
 
-    return taken
+    return converted
 
 
-def _taking_map(take_key: _Take, take: _Take) -> _Take:
-    """Of a dict, or of pairs, which may be dicts themselves."""
+def _map_converter(convert_key: _Convert, convert: _Convert) -> _Convert:
+    """Takes a dict, or pairs; a pair may be a dict of ``key`` and ``value``."""
 
-    def taken(value: Any) -> Any:
+    def converted(value: Any) -> Any:
         if value is None:
             return None
         if isinstance(value, dict):
-            return [(take_key(key), take(one)) for key, one in value.items()]
+            return [(convert_key(key), convert(one)) for key, one in value.items()]
         pairs = [(one["key"], one.get("value")) if isinstance(one, dict) else one for one in value]
-        return [(take_key(key), take(one)) for key, one in pairs]
+        return [(convert_key(key), convert(one)) for key, one in pairs]
 
-    return taken
+    return converted

@@ -1,8 +1,8 @@
-"""Chunks of which all replicas hold the same bytes, as of nearly all: read side by side, and rows made of one of them.
+"""The fast path for chunks of which all replicas hold the same bytes, the usual case: rows are made of one replica's records.
 
-A batch of the first replica is compared with the others', and made into rows, while its bytes are in the processor's cache and
-where the scan read them.  Where anything is out of the ordinary nothing comes of it, and the chunk is read anew by
-`replica_copies`, which can tell what differs.
+The replicas are read in step.  A batch of the first one is compared with the others' batches, and made into rows, while its bytes
+are in the processor's cache and in the buffer of the scan.  At the first difference, damage or missing record the fast path
+gives up (None), and the chunk is read again by `replica_copies`, which can tell what differs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from waltzctl.engine.spark.stream_directory import DirectoryHistory
 from waltzctl.engine.spark.stream_rows import ScannedRows
 
 Reading = tuple[DirectoryHistory, Sequence[Any]]
-"""A replica, and the parts that are to be read of it."""
+"""A replica, and its parts to read."""
 
 
 def equal_rows(readings: Sequence[Reading], first: int, stop: int, names: Sequence[str]) -> list[pa.RecordBatch] | None:
-    """The columns `names` of the records `first` to `stop` - 1, which every replica holds intact and alike; else None.
+    """The columns `names` of the records `first` to `stop` - 1, if every replica holds the same intact bytes of them; else None.
 
     Raises what reading a part raises.
     """
@@ -43,7 +43,7 @@ def equal_rows(readings: Sequence[Reading], first: int, stop: int, names: Sequen
             known.hold([records])
             for other in others:
                 copy = next(other, None)
-                if copy is None or not _intact(copy, following) or not _shared(copy.records, records):
+                if copy is None or not _intact(copy, following) or not _same_records(copy.records, records):
                     return None
             following += len(records)
             if names:
@@ -59,7 +59,7 @@ def _pieces(reading: Reading, known: KnownRecords | None) -> Generator[pa.Record
 
 
 def _intact(piece: pa.RecordBatch | ScannedRows, first: int) -> TypeGuard[ScannedRows]:
-    """Whether these are records from the id `first` on, of which none is told of."""
+    """Whether these are records from the id `first` on, none of which has a finding."""
     return (
         isinstance(piece, ScannedRows)
         and int(piece.records.transaction_id[0]) == first
@@ -67,5 +67,6 @@ def _intact(piece: pa.RecordBatch | ScannedRows, first: int) -> TypeGuard[Scanne
     )
 
 
-def _shared(one: RecordBatch, other: RecordBatch) -> bool:
+def _same_records(one: RecordBatch, other: RecordBatch) -> bool:
+    """Whether both batches hold the same bytes: the scan of a later replica then returns the data that `KnownRecords` holds."""
     return one.data is other.data and len(one) == len(other)

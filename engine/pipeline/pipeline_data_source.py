@@ -1,4 +1,4 @@
-"""``format("waltz_pipeline")``: what the pipeline's tables read and write that Spark, and ``format("waltz")``, do not have.
+"""``format("waltz_pipeline")``: the sources and the sink of a pipeline's tables that ``format("waltz")`` does not have.
 
 ======================  ============================================================================================
 `readStream`, `what`
@@ -6,7 +6,7 @@ records                 every record of several storages, as one source (`replic
 transactions            what the replicas agree on (`agreement_stream`)
 differences             the copies that differ from that, and ids of which no copy is intact
 `read`, `what`
-replicas                which partitions each storage is to have, how far they go, and the mark that it knows
+replicas                the partitions assigned to each storage, the last transaction and the committed mark of each
 `writeStream`           the last value for each key, in a directory of Parquet files (`state_files`)
 ======================  ============================================================================================
 
@@ -39,11 +39,11 @@ class PipelineDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` is given."""
+        """The name for ``format()``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns of what is read."""
+        """The columns of the source that the option `what` names."""
         from waltzctl.engine.spark.view_schemas import pick, spark_schema
 
         what = self._what()
@@ -52,14 +52,14 @@ class PipelineDataSource(DataSource):
         return _spark(what)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of the replicas as they are now.  Raises InvalidRequestError."""
+        """The reader of `replicas`.  Raises InvalidRequestError."""
         if self._what() != REPLICAS:
             raise InvalidRequestError(f"{FORMAT}: {self._what()} is a stream")
         return ReplicasReader(self._sources(), self._given(), self.options.get("metadata"))
 
     @stream_or_refusal
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Raises InvalidRequestError."""
+        """The stream of `records`, `transactions` or `differences`.  Raises InvalidRequestError."""
         what = self._what()
         if what == RECORDS:
             from waltzctl.engine.pipeline.replica_stream import replica_set_stream
@@ -76,7 +76,7 @@ class PipelineDataSource(DataSource):
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Of the last values.  Raises InvalidRequestError."""
+        """The writer of the last value for each key.  Raises InvalidRequestError."""
         from waltzctl.engine.pipeline.state_files import state_writer
 
         return state_writer(self.options, schema)
@@ -110,8 +110,8 @@ def _spark(what: str) -> StructType:
     return from_arrow_schema(kinds[what])
 
 
-class _OneReplica(InputPartition):
-    """`committed`: marks that are known whatever the replica says."""
+class _ReplicaTask(InputPartition):
+    """A replica to read.  `committed`: the committed marks by `committed_marks`, which may be above the replica's own."""
 
     def __init__(self, source: str, committed: Mapping[int, int]) -> None:
         super().__init__(source)
@@ -120,7 +120,7 @@ class _OneReplica(InputPartition):
 
 @plain_errors
 class ReplicasReader(DataSourceReader):
-    """One row for each partition that a storage is to have."""
+    """One row for each partition that is assigned to a storage."""
 
     def __init__(self, sources: tuple[str, ...], options: Mapping[str, str], metadata: str | None) -> None:
         self._sources = sources
@@ -130,7 +130,7 @@ class ReplicasReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One task for each storage.  Raises what looking at the metadata and the storages raises."""
         committed = self._committed()
-        return [_OneReplica(source, committed) for source in self._sources]
+        return [_ReplicaTask(source, committed) for source in self._sources]
 
     def _committed(self) -> dict[int, int]:
         from waltzctl.engine.pipeline.committed_marks import committed_marks
@@ -147,14 +147,14 @@ class ReplicasReader(DataSourceReader):
                 one.stop()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """What the storage has now.  Raises NotWaltzError, PeerError, DiskReadError."""
+        """The rows of one storage, as it is now.  Raises NotWaltzError, PeerError, DiskReadError."""
         import pyarrow as pa
 
         from waltzctl.engine.pipeline import schemas
         from waltzctl.engine.pipeline.replica_stream import replica_readers
         from waltzctl.engine.spark.stream_reader import INTACT, LOW_WATER_MARK
 
-        if not isinstance(partition, _OneReplica):
+        if not isinstance(partition, _ReplicaTask):
             return
         for place, reader in replica_readers([partition.source], self._options, _spark("copy")).items():
             reader.history.look()

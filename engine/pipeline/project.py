@@ -1,7 +1,7 @@
-"""A pipeline's project directory: what ``spark-pipeline.yml`` says, and where things lie.
+"""A pipeline's project directory: the settings of ``spark-pipeline.yml``, and the paths of its parts.
 
-The specification is Spark's own file.  Under ``configuration``, which Spark takes as settings of the session, stand ours as
-well, by names that begin with ``waltz.``: Spark keeps settings that it does not know, and so one file says everything.
+The specification is Spark's own file.  Its ``configuration`` has the settings of the session.  Our settings are there too, with
+names that begin with ``waltz.``: Spark accepts unknown settings, so that one file has them all.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from waltzctl.engine.pipeline.decoding import Decoder, load_decoder
 from waltzctl.engine.pipeline.table_formats import TABLE_FORMATS, merges_changes
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
-"""What Spark looks for."""
+"""The names that Spark looks for."""
 DECODER = "decoder.py"
 DEFAULTS = "conf/spark-defaults.conf"
-"""Settings that Spark takes at its start only; a specification cannot hold them."""
+"""Settings that Spark reads only when it starts, and that the specification therefore cannot have."""
 COLUMN_CHANGES = ("spark.hadoop.hive.metastore.disallow.incompatible.col.type.changes", "false")
-"""For a full refresh after a change of the decoder's SCHEMA: Spark alters a table that there is to its new columns, and Hive's
-catalog refuses other types in the places of the old ones unless it is told not to."""
+"""For a full refresh after a change of the decoder's SCHEMA: Spark then alters an existing table's columns, and by default Hive's
+catalog refuses to change a column's type."""
 FORMATS = ("parquet", *TABLE_FORMATS)
 SETTINGS = {
     "waltz.sources": "one replica a line: a storage directory, a URL, waltz://HOST:ADMINPORT",
@@ -40,22 +40,25 @@ FOLLOWING = {
     "records": ("quarantine", "tallies"),
     "transactions": ("quarantine", "state", "state_history"),
 }
-"""Streaming tables that are made of another one: when that begins anew, so must they, or they had everything twice."""
+"""Streaming tables that are made from another one: a full refresh of it includes them, or they would have every row twice."""
 
 _ENCODED = re.compile(r"""[\x00-\x20"#%<>?\[\\\]^`{|}\x7f]""")
-"""What Spark writes as ``%20`` and so on where it makes names of checkpoints of a URI, and not where it looks for them (4.3)."""
+"""Characters that Spark encodes (``%20``) when it creates a checkpoint directory, and not when it looks for it (4.3)."""
 _LINE = re.compile(r"^[ \t\f]*[#!].*|((?:\\[\s\S]|[^\\\n])+)", re.MULTILINE)
-"""Of ``spark-defaults.conf``, as Java reads properties: a comment, or (group 1) a line with those that a backslash adds to it."""
-_GOES_ON = re.compile(r"(\\.)|\\\n[ \t\f]*")
+"""``spark-defaults.conf`` as Java properties: a comment, or (group 1) a logical line, which backslashes continue."""
+_CONTINUATION = re.compile(r"(\\.)|\\\n[ \t\f]*")
 _SETTING = re.compile(r"((?:\\.|[^\\ \t\f=:])+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+|\Z)(.*)")
-"""In such a line: spaces, a tab, ``=`` or ``:`` behind the name."""
+"""A logical line: name and value, separated by spaces, tabs, ``=`` or ``:``."""
 _ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))")
-_SIGNS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_CONTROL_CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project as its files describe it.  `catalog`, `database`: where tables are, as the specification says; None: Spark's."""
+    """A project as its files describe it.
+
+    `storage`: the URI of the checkpoints' directory.  `catalog`, `database`: of the tables; None: Spark's default.
+    """
 
     directory: Path
     spec: Path
@@ -72,12 +75,12 @@ class Project:
 
     @property
     def metadata(self) -> str | None:
-        """Where the cluster's metadata is; None: the replicas' low-water marks alone say what is committed."""
+        """The cluster's metadata, as ``--metadata`` takes it; None: only the low-water marks tell what is committed."""
         return self.configuration.get("waltz.metadata", "").strip() or None
 
     @cached_property
     def format(self) -> str:
-        """Of the tables.  Raises InvalidRequestError."""
+        """The format of the tables.  Raises InvalidRequestError."""
         said = self.configuration.get("waltz.format", FORMATS[0]).strip()
         if said not in FORMATS:
             raise InvalidRequestError(
@@ -100,7 +103,7 @@ class Project:
 
     @cached_property
     def buckets(self) -> int:
-        """How many files ``state`` has.  Raises InvalidRequestError."""
+        """The number of buckets, and so of files, of ``state``.  Raises InvalidRequestError."""
         said = self.configuration.get("waltz.state.buckets", "8")
         if not said.isdecimal() or not 1 <= int(said) <= 10_000:
             raise InvalidRequestError(
@@ -115,23 +118,23 @@ class Project:
 
     @cached_property
     def state_in_files(self) -> bool:
-        """Whether `state` is a sink with files of our own; else it is a table that Spark merges changes into."""
+        """Whether `state` is a sink with files of our own (`state_files`); else it is a table into which Spark merges changes."""
         return not merges_changes(self.format)
 
     @property
     def storage_path(self) -> Path | None:
-        """Where checkpoints lie; None where that is no directory of this machine."""
+        """The directory of the checkpoints; None where it is not on this machine."""
         parsed = urllib.parse.urlparse(self.storage)
         return Path(parsed.path) if parsed.scheme in ("", "file") else None
 
     @property
     def namespace(self) -> str:
-        """What stands in front of a table's name."""
+        """The prefix of a table's name: catalog and database, quoted."""
         return "".join(f"`{one}`." for one in (self.catalog, self.database) if one)
 
 
 def open_project(directory: Path) -> Project:
-    """Read a project.  Raises NotWaltzError where there is none, InvalidRequestError for what cannot be meant."""
+    """Read a project.  Raises NotWaltzError where there is none, InvalidRequestError for an invalid specification."""
     import yaml
 
     directory = directory.absolute()
@@ -170,12 +173,12 @@ def open_project(directory: Path) -> Project:
 
 
 def uri_of(directory: Path) -> str:
-    """As Spark takes it for a place: it decodes nothing."""
+    """The URI of a directory, without percent-encoding: Spark decodes none."""
     return f"file://{directory}"
 
 
 def check_name(place: str) -> None:
-    """Raise InvalidRequestError for a place of checkpoints that Spark does not find again."""
+    """Raise InvalidRequestError for a checkpoint directory with a name that Spark would not find again (`_ENCODED`)."""
     if (found := _ENCODED.search(place)) is not None:
         raise InvalidRequestError(
             f"{place}: where a name has {found[0]!r} Spark keeps checkpoints under another one, and a full refresh misses them",
@@ -194,18 +197,20 @@ def defaults_of(directory: Path) -> dict[str, str]:
         return {}
     found = {}
     for line in _LINE.finditer(path.read_text(encoding="utf-8")):
-        if (setting := _SETTING.match(_GOES_ON.sub(r"\1", line[1] or "").strip())) is not None:
-            found[_plain(setting[1])] = _plain(setting[2]).strip()
+        if (setting := _SETTING.match(_CONTINUATION.sub(r"\1", line[1] or "").strip())) is not None:
+            found[_unescape(setting[1])] = _unescape(setting[2]).strip()
     return found
 
 
-def _plain(text: str) -> str:
-    """Without the backslashes of a file of properties."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else _SIGNS.get(found[2], found[2]), text)
+def _unescape(text: str) -> str:
+    """Undo the backslash escapes of a Java properties file."""
+    return _ESCAPED.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _CONTROL_CHARACTERS.get(found[2], found[2]), text
+    )
 
 
 def with_following(tables: tuple[str, ...]) -> tuple[str, ...]:
-    """These tables, and those that must begin anew with them."""
+    """These tables, and those that a full refresh of them includes (`FOLLOWING`)."""
     found = dict.fromkeys(tables)
     for one in tables:
         found |= dict.fromkeys(FOLLOWING.get(one, ()))

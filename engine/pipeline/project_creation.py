@@ -19,7 +19,7 @@ from waltzctl.engine.pipeline.templates import project_files
 
 @dataclass(frozen=True, slots=True)
 class CreatedProject:
-    """What was written.  `files`: names below `path`."""
+    """A new project.  `files`: the names of its files, relative to `path`."""
 
     path: Path
     format: str
@@ -39,7 +39,7 @@ def create_project(
 
     `metadata`: the cluster's, as ``--metadata`` takes it.
 
-    Raises RefusedError where something lies there, InvalidRequestError for sources or a decoder that cannot be meant,
+    Raises RefusedError where the directory is not empty, InvalidRequestError for invalid sources or an invalid decoder,
     DiskReadError, DiskWriteError.
     """
     directory = directory.absolute()
@@ -66,7 +66,9 @@ def create_project(
         target = directory / name
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "x", encoding="utf-8") as file:  # never over what somebody put there meanwhile
+            with open(
+                target, "x", encoding="utf-8"
+            ) as file:  # fails where another process has created the file meanwhile
                 file.write(content)
         except FileExistsError:
             raise RefusedError(
@@ -94,7 +96,7 @@ def _absolute(source: str) -> str:
 
 
 def _check_utf8(name: str) -> None:
-    """Files of a project and Spark hold text; a name of this system is bytes."""
+    """Raise InvalidRequestError for a path that is no UTF-8: a project's files and Spark hold text."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """Rows of quarantine: what is wrong where, and what to do about it, in the words of the catalogue of findings.
 
-A row of `records` with a finding carries a code and a place; the sentence and the command come from the catalogue.  Where a
-command wants a replica, another source that lies in a directory is named; where the catalogue leaves the decision to a person,
-its advice stands there instead of a command.
+A row of `records` with a finding has a code and a place; the message and the remedy, a command, come from the catalogue.  Where
+the command needs another replica, it names the first other source that is a directory.  Where the catalogue has no command for
+the finding, the remedy is its advice.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ if TYPE_CHECKING:
     from waltzctl.engine.pipeline.agreement import Differs, Nowhere
 
 DECODER = "decoder-refused"
-"""The finding of a transaction that the project's own decoder does not take; it is not about a storage, so not in the
-catalogue."""
+"""The finding of a transaction that the project's decoder refused.  It is not about a storage, and so not in the catalogue."""
 BAD_BYTES = frozenset(
     {Code.RECORD_CHECKSUM, Code.DATA_CHECKSUM, Code.RECORD_ORDER, Code.RECORD_LENGTH, Code.TORN_TAIL, Code.READ_ERROR}
 )
-"""Codes of records that stand there and cannot be believed; those of all others are about records that are not there."""
+"""Codes of records that are in the file with bytes that cannot be trusted; all other codes are about missing records."""
 _CODES = frozenset(one.value for one in Code)
 OF_FINDINGS = ("node", "partition", "segment", "transaction_id", "offset", "size", "finding", "missing")
 OF_REFUSED = ("partition", "transaction_id", "refused")
-"""Columns that a row of quarantine is made of: of `records`, of `transactions`."""
+"""The columns of `records` (`OF_FINDINGS`) and of `transactions` (`OF_REFUSED`) from which rows of quarantine are made."""
 Row = dict[str, Any]
 
 
 def finding_row(row: Mapping[str, Any], sources: Sequence[str]) -> Row:
-    """Of a row of `records` that has a finding."""
+    """The row for a row of `records` that has a finding."""
     node, partition, code = row["node"], row["partition"], row["finding"]
     kind = CATALOGUE[Code(code)] if code in _CODES else None
     meaning = code if kind is None else kind.meaning
@@ -65,7 +64,7 @@ def _place(row: Mapping[str, Any]) -> str:
 
 def _remedy(code: Code, node: str, partition: int | None, sources: Sequence[str]) -> str:
     kind = CATALOGUE[code]
-    if "://" in node:  # of a node's port or an object store: the command runs where the files are
+    if "://" in node:  # read from a node's port or an object store: commands work on local files only
         return kind.what_to_do
     command = remedy_for(code, PurePosixPath(node), partition, kind.severity)
     if command is None:
@@ -75,7 +74,7 @@ def _remedy(code: Code, node: str, partition: int | None, sources: Sequence[str]
 
 
 def differing_row(differs: Differs, partition: int, places: Sequence[str], copy: Mapping[str, Any]) -> Row:
-    """Of a copy that is not what the replicas agreed on, with the vote."""
+    """The row for a copy that differs from the agreed version, with the vote."""
     request = ".".join(str(one) for one in copy["request_id"].values())
     held = (
         f"request {request}, header {copy['header']}, {copy['data_length']} bytes with checksum {copy['data_checksum']}"
@@ -100,7 +99,7 @@ def differing_row(differs: Differs, partition: int, places: Sequence[str], copy:
 
 
 def nowhere_row(nowhere: Nowhere, partition: int, places: Sequence[str]) -> Row:
-    """Of transactions that were committed and that no replica has intact; `node` is null."""
+    """The row for committed transactions that no replica has intact; `node` is null."""
     ids = f"{nowhere.first}" if nowhere.stop == nowhere.first + 1 else f"{nowhere.first} to {nowhere.stop - 1}"
     return {
         "node": None,
@@ -114,7 +113,7 @@ def nowhere_row(nowhere: Nowhere, partition: int, places: Sequence[str]) -> Row:
 
 
 def refused_row(row: Mapping[str, Any]) -> Row:
-    """Of a transaction that the decoder does not take."""
+    """The row for a transaction that the decoder refused."""
     return {
         "node": None,
         "partition": row["partition"],

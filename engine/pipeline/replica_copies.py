@@ -1,7 +1,7 @@
-"""The copies that one replica holds of a chunk of ids, to be compared with another one's.
+"""The copies that one replica holds of a chunk of ids, to be compared with another replica's.
 
-Records that a scan of files yields are compared as the bytes that they are on disk, where both replicas have the same ids: rows
-are made of them only where copies differ, or are handed on.  Of three replicas that is one, as nearly always.
+Where two replicas have the same ids, records from files are compared as their bytes on disk.  Rows are made only of copies that
+differ, and of those that are returned: with three equal replicas, of one of them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from waltzctl.engine.pipeline.schemas import COPY
 from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.spark.stream_rows import ScannedRows
 
-_SAME = ("request_id", "header", "data_length", "data_checksum", "data")
-"""Columns by which two intact copies are the same bytes."""
+_COMPARED = ("request_id", "header", "data_length", "data_checksum", "data")
+"""Columns in which two intact copies of an id are equal if and only if their bytes are."""
 _Ids = npt.NDArray[np.int64]
 
 
 class ReplicaCopies:
-    """`ids`: of the intact records, rising; `damaged`: ids (first, behind the last) that are not to be believed."""
+    """The copies.  `ids`: those of the intact records, rising; `damaged`: half-open ranges of ids whose records are damaged."""
 
     def __init__(self, pieces: Sequence[pa.RecordBatch | ScannedRows]) -> None:
         """`pieces`: what the replica holds of the chunk, in order; rows have the columns of `COPY`."""
@@ -33,7 +33,7 @@ class ReplicaCopies:
         self._scanned = [one for one in pieces if isinstance(one, ScannedRows) and one.records.data_ok.all()]
         self.damaged: list[tuple[int, int]] = []
         self.ids: _Ids = np.concatenate([np.empty(0, np.int64), *(one.records.transaction_id for one in self._scanned)])
-        if len(self._scanned) < len(pieces) or not _rise(self.ids):
+        if len(self._scanned) < len(pieces) or not _rises(self.ids):
             self._scanned = []
             self.table, self.damaged = _intact(pieces)
             self.ids = self.table["transaction_id"].to_numpy()
@@ -47,16 +47,16 @@ class ReplicaCopies:
         """Whether both hold the same bytes, for each id that both have, in order."""
         common = common_ids(self.ids, other.ids)
         equal = np.ones(len(common), dtype=bool)
-        if same_bytes(self._stretches, other._stretches):  # ids included: as nearly always
+        if same_bytes(self._stretches, other._stretches):  # the bytes include the ids; the usual case
             return equal
-        left, right = self.table.select(_SAME), other.table.select(_SAME)
+        left, right = self.table.select(_COMPARED), other.table.select(_COMPARED)
         if len(common) != len(self.ids):
             left = left.take(self.ids.searchsorted(common))
         if len(common) != len(other.ids):
             right = right.take(other.ids.searchsorted(common))
         if left.equals(right):
             return equal
-        for name in _SAME:  # each id by itself
+        for name in _COMPARED:  # compare id by id
             one, two = left[name].combine_chunks(), right[name].combine_chunks()
             pairs = zip(one.flatten(), two.flatten(), strict=True) if name == "request_id" else ((one, two),)
             for a, b in pairs:
@@ -64,17 +64,17 @@ class ReplicaCopies:
         return equal
 
     def known(self) -> KnownRecords | None:
-        """What another replica's scan need not look at anew where it finds the same bytes."""
+        """The records, for the scan of another replica: it need not check them again where it reads the same bytes."""
         return KnownRecords([one.records for one in self._scanned]) if self._scanned else None
 
     @property
     def _stretches(self) -> list[npt.NDArray[np.uint8]]:
-        """The bytes of all records on disk, in order; empty where they are not known."""
+        """The bytes of all records as on disk, in order; empty where they are not known."""
         return [one.records.record_stretch(0, len(one.records)) for one in self._scanned]
 
 
 def _intact(pieces: Sequence[pa.RecordBatch | ScannedRows]) -> tuple[pa.Table, list[tuple[int, int]]]:
-    """Rows of the intact records, and what is damaged."""
+    """Rows of the intact records, and the damaged ranges of ids."""
     made = [one.made() if isinstance(one, ScannedRows) else one for one in pieces]
     rows = pa.Table.from_batches(made, schema=COPY)
     damaged: list[tuple[int, int]] = []
@@ -88,17 +88,17 @@ def _intact(pieces: Sequence[pa.RecordBatch | ScannedRows]) -> tuple[pa.Table, l
         ]
         rows = rows.filter(intact)
     ids = rows["transaction_id"].to_numpy()
-    if not _rise(ids):  # segments that overlap tell some ids twice: the first one counts
+    if not _rises(ids):  # overlapping segments have some ids twice: the first record counts
         rows = rows.take(np.unique(ids, return_index=True)[1])
     return rows, damaged
 
 
-def _rise(ids: _Ids) -> bool:
+def _rises(ids: _Ids) -> bool:
     return not (ids[1:] <= ids[:-1]).any()
 
 
 def same_bytes(left: Sequence[npt.NDArray[np.uint8]], right: Sequence[npt.NDArray[np.uint8]]) -> bool:
-    """Whether both are the same bytes when they are joined, wherever they are cut; False where there are none."""
+    """Whether both sequences have the same bytes when joined, wherever they are divided; False where one is empty."""
     ends = [np.cumsum([len(one) for one in side], dtype=np.int64) for side in (left, right)]
     if not left or not right or ends[0][-1] != ends[1][-1]:
         return False

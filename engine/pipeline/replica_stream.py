@@ -1,10 +1,15 @@
 """One stream of the records of several storages, so that one streaming query fills one table.
 
-Spark keeps the batches that a table of files holds in one log (``_spark_metadata``), by their number.  Several flows into
-such a table count their batches each from 0, and the batches of the second one are taken for those of the first and dropped:
-with Parquet a table has one flow.  And a query that has as many sources as there are replicas cannot go on when one is added:
-its checkpoint counts the sources.  So here the replicas are one source, and the offset says how far each of them was read, by
-its name; one that is new begins at its beginning, and one that is not named any more keeps its place.
+Why one source, and not one for each replica:
+
+- For a table of files Spark keeps one log of batches (``_spark_metadata``), by batch number.  Several flows into one table each
+  count their batches from 0; Spark takes the second flow's batches for the first one's, and drops them.  So a Parquet table can
+  have only one flow.
+- A checkpoint records how many sources a query has.  With a source for each replica, a query could not continue when a replica
+  is added.
+
+The offset has a position for each replica, by its name.  A new replica is read from its beginning; the position of a replica
+that is no longer named is kept.
 
 As JSON: ``{"version": 1, "replicas": {"/data/node-1": OFFSET, ...}}``, each offset that of `engine.spark.offsets`.
 """
@@ -45,17 +50,20 @@ def replica_readers(
 ) -> dict[str, WaltzStreamReader]:
     """A stream for each source (path, URL or ``waltz://host:port``), by its name.
 
-    `options`: Spark's, without the sources; keys in lower case.  A limit is one of all replicas, not of a reader.  One that is
-    named twice, in whatever way (through a link, `latest` of a vault), would have two votes.
+    `options`: Spark's, without the sources; keys in lower case.  The option of a limit is left out: it is for all replicas
+    together.
 
-    Raises InvalidRequestError.
+    Raises InvalidRequestError; also for a replica that is named twice, in whatever way (through a link, as `latest` of a vault),
+    since it would have two votes.
     """
     found: dict[str, WaltzStreamReader] = {}
     same: dict[str, str] = {}
     for source in sources:
         node = names_node(source)
         given = {
-            name: value for name, value in options.items() if name != LIMIT and (node or not _of_connections(name))
+            name: value
+            for name, value in options.items()
+            if name != LIMIT and (node or not _is_connection_option(name))
         }
         reader = (_node_stream() if node else directory_stream)({**given, "path": source}, schema)
         place = reader.history.place
@@ -71,21 +79,20 @@ def replica_readers(
 
 
 def _node_stream() -> Callable[[Mapping[str, str], StructType], WaltzStreamReader]:
-    from waltzctl.engine.spark.stream_node import (
-        node_stream,
-    )  # the client takes a query of directories longer than its batch
+    # imported here: loading the client takes longer than a batch of a query that reads directories only
+    from waltzctl.engine.spark.stream_node import node_stream
 
     return node_stream
 
 
-def _of_connections(name: str) -> bool:
+def _is_connection_option(name: str) -> bool:
     from waltzctl.engine.spark.stream_node import KNOWN
 
     return name in {one.lower() for one in KNOWN}
 
 
 def of_checkpoint(offset: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
-    """What an offset says under `key`; nothing where there is none.  Raises InvalidRequestError for one of another version."""
+    """The value of `key` in an offset; empty without an offset.  Raises InvalidRequestError for an offset of another version."""
     if offset is None:
         return {}
     if offset.get("version") != VERSION or not isinstance(offset.get(key), dict):
@@ -98,7 +105,7 @@ def of_checkpoint(offset: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
 
 
 def check_one_cluster(keys: Mapping[str, object]) -> None:
-    """Raise MismatchError where two replicas are of different clusters; a key of None is not known."""
+    """Raise MismatchError where two replicas are of different clusters.  `keys`: the cluster's key by replica; None: unknown."""
     known = {place: key for place, key in keys.items() if key is not None}
     first = next(iter(known), None)
     for place, key in known.items():
@@ -110,7 +117,10 @@ def check_one_cluster(keys: Mapping[str, object]) -> None:
 
 
 def forgotten(what: str) -> StalePlanError:
-    """The error for a batch that ends in front of where it begins, as where `latestOffset` did not know where that is."""
+    """The error for a batch that ends before it begins.
+
+    Before PySpark 4.2 `latestOffset` is not told where a batch begins, and may return such an end.
+    """
     return StalePlanError(
         f"{what}; its checkpoint would forget how far it was, and what was read would come twice",
         advice="begin the table anew; PySpark 4.2 and later say where a batch begins, and with them it does not come about",
@@ -118,16 +128,17 @@ def forgotten(what: str) -> StalePlanError:
 
 
 def check_kept(before: Iterable[str], after: Collection[str]) -> None:
-    """Raise StalePlanError where the end of a batch leaves out a replica that was read."""
+    """Raise StalePlanError where a replica that was read is missing in the offset at which a batch ends."""
     for place in before:
         if place not in after:
             raise forgotten(f"{place} was read, and is left out now")
 
 
 def check_there(before: Mapping[str, object], after: Mapping[str, object], there: Collection[str]) -> None:
-    """Raise StalePlanError where a batch that was planned is to read a replica that is not named any more.
+    """Raise StalePlanError where a planned batch reads a replica that is no longer a source.
 
-    `before`, `after`: where the batch begins and ends in each.  What it is to read of that one would count as read.
+    `before`, `after`: where the batch begins and ends, by replica; `there`: the replicas that are sources.  Without this check
+    the batch would mark records as read that it did not read.
     """
     for place, end in after.items():
         if place not in there and end != before.get(place):
@@ -138,7 +149,7 @@ def check_there(before: Mapping[str, object], after: Mapping[str, object], there
 
 
 class ReplicaTask(InputPartition):
-    """What one task reads of one replica."""
+    """The parts of one replica that a task reads."""
 
     def __init__(self, place: str, parts: TaskParts) -> None:
         super().__init__(None)
@@ -154,11 +165,11 @@ class ReplicaSetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit = limit
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Nothing of any replica."""
+        """An offset without any replica: nothing was read."""
         return {"version": VERSION, "replicas": {}}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802
-        """How far each replica can be read now, by its share of the limit."""
+        """Where the next batch ends in each replica; each has an equal share of the limit."""
         begun = of_checkpoint(start, "replicas")
         rows = limit.max_rows if ADMISSION and isinstance(limit, ReadMaxRows) else self._limit
         if start is None or (ADMISSION and isinstance(limit, ReadAllAvailable)):
@@ -179,12 +190,12 @@ class ReplicaSetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is all that will be read."""
+        """The query reads what is there now, and ends."""
         for reader in self._readers.values():
             reader.prepareForTriggerAvailableNow()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a batch, those of each replica by itself.  Raises StalePlanError where one would be left out."""
+        """The tasks of a batch, each of one replica.  Raises StalePlanError where a replica would be left out."""
         begun, ended = of_checkpoint(start, "replicas"), of_checkpoint(end, "replicas")
         check_kept((place for place, one in begun.items() if one["partitions"]), ended)
         check_there(begun, ended, self._readers)
@@ -202,7 +213,7 @@ class ReplicaSetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self._readers[partition.place].read(partition.parts)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept, and so nothing is let go of."""
+        """Nothing to do: the reader keeps no state of a batch."""
 
     def stop(self) -> None:
         """The query ends."""

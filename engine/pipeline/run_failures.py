@@ -1,4 +1,4 @@
-"""Why a run of Spark's program failed, from what it said: the table, the cause in one line, and what to do."""
+"""Why a run of Spark's program failed, from its output: the table, the cause in one line, and what to do."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from waltzctl.engine.errors import ClusterError, InvalidRequestError, PipelineEr
 from waltzctl.engine.pipeline.project import Project
 
 EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.*)$")
-"""A line of the program that tells how far it is; what is between two of them belongs to the first."""
-_OURS = re.compile(r"waltzctl\.engine\.errors\.(\w+): (.+)")
+"""A line that reports progress, or a failure; the lines up to the next such line belong to it."""
+_OUR_ERROR = re.compile(r"waltzctl\.engine\.errors\.(\w+): (.+)")
 _NOTHING_TO_STREAM = "lastOffsetForTriggerAvailableNow"
-"""In what Iceberg (1.12) ends with where it should say that there is nothing."""
-_OTHER_TYPES = "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE"
-"""In what Spark ends with where a table that there is has other types than what is to come into it."""
-_FAILED = re.compile(r"Flow '?([\w.`]+?)'? has FAILED")
-_QUERY, _PLAN = "=== Streaming Query ===", "Logical Plan:"
-"""Between these, and on to an empty line, Spark describes the query that failed: pages of offsets and columns."""
+"""Part of Iceberg's error (1.12) for a stream from an empty table."""
+_INCOMPATIBLE_TYPES = "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE"
+"""Part of Spark's error where an existing table has other column types than the rows to be written."""
+_FAILED_FLOW = re.compile(r"Flow '?([\w.`]+?)'? has FAILED")
+_QUERY_HEADING, _PLAN_HEADING = "=== Streaming Query ===", "Logical Plan:"
+"""Headings of the failed query's description, pages of offsets and columns; it ends with an empty line after the second."""
 
 
 def run_failure(project: Project, lines: list[str]) -> WaltzError:
-    """What went wrong, from what Spark's program said: the table, our own words where they are among them, and what to do."""
+    """The error of a failed run: the table, the message of our own error where the output has one, else Spark's, and advice.
+
+    `lines`: the last lines of the program's output.
+    """
     table = next(
-        (found[1].replace("`", "").rpartition(".")[2] for line in lines if (found := _FAILED.search(line))), None
+        (found[1].replace("`", "").rpartition(".")[2] for line in lines if (found := _FAILED_FLOW.search(line))), None
     )
-    ours = next((found for line in lines if (found := _OURS.search(line))), None)
+    ours = next((found for line in lines if (found := _OUR_ERROR.search(line))), None)
     where = str(project.directory) if table is None else f"{project.directory}, table {table}"
     command = f"waltzctl pipeline run {shlex.quote(str(project.directory))}"
     if ours is not None:
@@ -39,7 +42,7 @@ def run_failure(project: Project, lines: list[str]) -> WaltzError:
             status=status,
             advice=f"mend what is named{again or ' and run it again: it goes on where it was'}",
         )
-    text = _said(lines)
+    text = _spark_message(lines)
     if _NOTHING_TO_STREAM in text:
         return PipelineError(
             f"{where}: Iceberg's stream cannot begin with a table without rows, and none of the transactions is known as"
@@ -47,7 +50,7 @@ def run_failure(project: Project, lines: list[str]) -> WaltzError:
             status=ClusterError.status,
             advice="run it again when a later session has begun in the partitions (waltzctl status shows their low-water marks)",
         )
-    if _OTHER_TYPES in text:
+    if _INCOMPATIBLE_TYPES in text:
         return PipelineError(
             f"{where}: {text[:2000]}",
             status=InvalidRequestError.status,
@@ -58,26 +61,24 @@ def run_failure(project: Project, lines: list[str]) -> WaltzError:
     )
 
 
-def _without_query(lines: list[str]) -> list[str]:
-    """What was said of one failure, without the description of the query that stands between it and what caused it."""
+def _failure_lines(lines: list[str]) -> list[str]:
+    """The lines of one failure, without the description of the query, which is between the error and its cause."""
     block = list(takewhile(lambda line: not EVENT.match(line), lines))
-    if _QUERY in block and _PLAN in block:
-        plan = block.index(_PLAN)
+    if _QUERY_HEADING in block and _PLAN_HEADING in block:
+        plan = block.index(_PLAN_HEADING)
         behind = next((place for place in range(plan, len(block)) if not block[place].strip()), len(block))
-        return block[: block.index(_QUERY)] + block[behind:]
+        return block[: block.index(_QUERY_HEADING)] + block[behind:]
     return block
 
 
-def _said(lines: list[str]) -> str:
-    """Spark's own reason: that of the first flow that failed, else what its program ended with, with the lines that belong to
-    it.
-    """
+def _spark_message(lines: list[str]) -> str:
+    """Spark's message for the first flow that failed, else the last line of its output."""
     for begins in ("Error: ", "pyspark.errors"):
         at = next((place for place, line in enumerate(lines) if line.startswith(begins)), None)
         if at is not None:
             told = [
                 line.strip()
-                for line in _without_query(lines[at:])[:12]
+                for line in _failure_lines(lines[at:])[:12]
                 if line.strip() and not line.startswith(("\tat ", "  File "))
             ]
             return " ".join(told)

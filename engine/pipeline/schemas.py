@@ -1,4 +1,4 @@
-"""The columns of what the pipeline's own sources and functions hand to Spark."""
+"""The schemas of the rows that the pipeline's own sources and functions return to Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COPY = pa.schema(
         ("missing", pa.int64()),
     ]
 )
-"""A copy of a record, as it is compared with the others: columns of the data source's records."""
+"""A replica's copy of a record, as copies are compared: columns of the data source's records view."""
 AGREED = pa.schema(
     [
         ("partition", pa.int32()),
@@ -41,11 +41,11 @@ DIFFERENCES = pa.schema(
         ("missing", pa.int64()),
     ]
 )
-"""A row of quarantine.  `missing`: how many transactions from `transaction_id` on it is about; null where nobody knows."""
+"""A row of quarantine.  `missing`: the number of missing transactions from `transaction_id` on; null: unknown."""
 REPLICAS = pa.schema(
     [("node", pa.string()), ("partition", pa.int32()), ("last_transaction_id", pa.int64()), ("mark", pa.int64())]
 )
-"""A partition that a replica is to have: its last transaction (-1: none) and the mark that it knows."""
+"""A partition assigned to a replica: its last transaction (-1: none) and its committed mark."""
 TALLY = pa.schema(
     [
         ("kind", pa.string()),
@@ -61,4 +61,4 @@ TALLY = pa.schema(
         ("next_transaction_id", pa.int64()),
     ]
 )
-"""Rows of `records` counted, by `kind`: partition (`value` null), segment, client or header."""
+"""Counts of rows of `records`, by `kind`: partition (`value` null), segment, client or header."""

@@ -1,21 +1,19 @@
-"""``state`` as a directory of Parquet files that is kept up to date by a streaming query: the last value for each key.
+"""``state`` as a directory of Parquet files that a streaming query keeps up to date: the last value for each key.
 
-Spark 4.3 maintains such a table by itself (``create_auto_cdc_flow``) where the table's format can be merged into: it executes
-a MERGE, which needs row-level operations of the catalog (Delta, Iceberg).  Tables of Parquet have none, a streaming table of
-Parquet can only be appended to, and a materialized view over the changes would read all of them at every run.  So with
-Parquet ``state`` is a sink of the pipeline, and this is its format.
+Spark 4.3 maintains such a table by itself (``create_auto_cdc_flow``) with MERGE, which needs row-level operations of the table's
+format (Delta, Iceberg).  Parquet has none: a streaming table of Parquet can only be appended to, and a materialized view over
+the changes would read all of them at every run.  So with Parquet ``state`` is a sink of the pipeline, and this is its format.
 
-The rows of a key are those of one *bucket* (by the hash of key and partition), and a bucket is one file.  A task reads the
-file of its bucket, joins what is new (of each key the row of the highest transaction id stays) and writes the file anew
-beside it; the driver gives the new files their names when all tasks are done.  Taking the highest id makes the order of rows,
-rows that come again, and rows that come late all the same: after a kill Spark hands the batch over once more, and the same
-files come of it. A reader sees each file as it was or as it is.
+All rows of a key are in one *bucket* (by the hash of key and partition), and a bucket is one file.  A task reads its bucket's
+file, merges the new rows (of each key the row with the highest transaction id remains) and writes the result to a temporary
+file.  When all tasks are done the driver renames the temporary files.  The merge is idempotent and independent of the rows'
+order: after a kill Spark repeats the batch, and the same files result.  A reader sees each file before or after a batch.
 
 ::
 
     state/part-00003.parquet                bucket 3
-         /_buckets                          of how many, and of which key: see `bucket_files`
-         /_temporary/<uuid>/part-00003...   what a task has written and nobody has committed; readers pass over it
+         /_buckets                          the number of buckets and the key's columns: see `bucket_files`
+         /_temporary/<uuid>/part-00003...   a task's uncommitted file; readers ignore it
 """
 
 from __future__ import annotations
@@ -53,17 +51,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BUCKET = "_bucket"
-"""The column that says in which file a row belongs; it is not written."""
+"""The column with a row's bucket; it is not written."""
 _TEMPORARY = "_temporary"
 
 
 def last_values(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Of each key and partition the row of the highest transaction id, in the order of keys."""
+    """For each key and partition the row with the highest transaction id, in the order of keys."""
     if rows.num_rows == 0:
         return rows
     by = [*key, "partition"]
     keys = rows.select([*by, "transaction_id"])
-    numbers = [str(number) for number in range(keys.num_columns)]  # Arrow takes a name with a point in front for a path
+    numbers = [
+        str(number) for number in range(keys.num_columns)
+    ]  # Arrow takes a name that begins with a point for a path
     ordered = rows.take(pc.sort_indices(keys.rename_columns(numbers), [(one, "ascending") for one in numbers]))
     last = pa.array([False] * (ordered.num_rows - 1) + [True])
     for name in by:
@@ -71,7 +71,7 @@ def last_values(rows: pa.Table, key: Sequence[str]) -> pa.Table:
         here, following = column[:-1], column[1:]
         differs = pc.fill_null(pc.not_equal(here, following), False)
         differs = pc.or_(differs, pc.xor(pc.is_null(here), pc.is_null(following)))
-        if pa.types.is_floating(column.type):  # no NaN equals another one, and they are one key
+        if pa.types.is_floating(column.type):  # NaN is one key, though NaN != NaN
             differs = pc.and_not(differs, pc.fill_null(pc.and_(pc.is_nan(here), pc.is_nan(following)), False))
         last = pc.or_(last, pa.concat_arrays([differs, pa.array([True])]))
     return ordered.filter(last)
@@ -79,7 +79,7 @@ def last_values(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 @dataclass
 class WrittenBuckets(WriterCommitMessage):
-    """Files that a task has written, and the names that they are to get."""
+    """A task's temporary files, each with its final name."""
 
     files: tuple[tuple[str, str], ...]
 
@@ -92,7 +92,7 @@ class StateWriter(DataSourceStreamArrowWriter):
         self._key = tuple(key)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Join the rows of a task's buckets with what is there, beside it."""
+        """Merge the rows of a task into its buckets, as temporary files."""
         batches = [batch for batch in iterator if batch.num_rows]
         if not batches:
             return WrittenBuckets(())
@@ -110,16 +110,16 @@ class StateWriter(DataSourceStreamArrowWriter):
         return WrittenBuckets(tuple(files))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Give the files of the batch their names."""
+        """Rename the temporary files of the batch to their final names."""
         for message in messages:
             for written, target in message.files if isinstance(message, WrittenBuckets) else ():
                 os.replace(written, target)
-        disk.sync_directory(self._directory)  # Spark takes the batch for done next
+        disk.sync_directory(self._directory)  # the renames are durable before Spark records the batch as committed
         keep_files(self._directory)
         self.abort(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Leave what is there; nobody needs what was staged."""
+        """Remove the temporary files; the buckets stay as they are."""
         shutil.rmtree(self._directory / _TEMPORARY, ignore_errors=True)
 
 
@@ -130,8 +130,8 @@ def _write(rows: pa.Table, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _begin(directory: Path, schema: pa.Schema, buckets: int, key: Sequence[str]) -> None:
-    """Make the first bucket, without a row, where there is none: Spark reads no directory that does not tell its columns."""
+def _create_first_bucket(directory: Path, schema: pa.Schema, buckets: int, key: Sequence[str]) -> None:
+    """Create the first bucket, empty, where there is none: Spark cannot read a directory without any file that has columns."""
     directory.mkdir(parents=True, exist_ok=True)
     keep_number(directory, buckets, key)
     if any(directory.glob("*.parquet")):
@@ -140,15 +140,17 @@ def _begin(directory: Path, schema: pa.Schema, buckets: int, key: Sequence[str])
     staged.mkdir(parents=True)
     first = bucket_file(directory, 0)
     _write(schema.empty_table(), staged / first.name)
-    with contextlib.suppress(FileExistsError):  # what has come since is more
+    with contextlib.suppress(FileExistsError):  # a task has written the bucket meanwhile
         os.link(staged / first.name, first)
     shutil.rmtree(staged)
 
 
 def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
-    """From the sink's options: `path`, a directory of this machine, `key`, names separated by commas, and `buckets`, how many.
+    """The writer of a sink with the options `path` (a directory of this machine), `key` (names, separated by commas) and
+    `buckets` (their number).
 
-    `schema`: of the rows, with their buckets.  Raises InvalidRequestError, also for files of another number of buckets, or key.
+    `schema`: the columns of the rows, with `BUCKET`.  Raises InvalidRequestError, also where the files have another number of
+    buckets or another key, or where one is lost.
     """
     path, key, said = options.get("path", ""), options.get("key", ""), options.get("buckets", "")
     if not path or not key or not said.isdecimal():
@@ -169,5 +171,5 @@ def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
             f" {directory} and _checkpoints/state in the pipeline's storage",
         )
     schema_of_rows = pa.schema([one for one in arrow_columns(schema) if one.name != BUCKET])
-    _begin(directory, schema_of_rows, buckets, columns)
+    _create_first_bucket(directory, schema_of_rows, buckets, columns)
     return StateWriter(directory, columns)

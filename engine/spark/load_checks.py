@@ -1,8 +1,7 @@
-"""What can be said of a read when ``load()`` is called, and not minutes later: unknown options, values that cannot be meant,
-paths that are not there.
+"""Checks of a read at ``load()``, instead of minutes later: unknown options, invalid values, missing paths.
 
-Spark asks for the schema there, unless the caller gives one.  It does not say whether a batch or a stream will be read, so an
-option is taken that one of them has.
+Spark asks for the schema at ``load()``, unless the caller gives one, and the checks run then.  Spark does not tell whether a
+batch or a stream will be read, so an option is accepted if either has it.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _OF_STREAMS = tuple(name.lower() for name in stream_reader.KNOWN if name != "vie
 
 
 def check_load(options: Mapping[str, str]) -> None:
-    """Look at the options of a read, or of a table that is to be made.
+    """Check the options of a read, or of ``CREATE TABLE``.
 
-    Raises InvalidRequestError for a table, for an option that no read has and for a value that cannot be meant, NotWaltzError and
-    DiskReadError for a path that is not there.
+    Raises InvalidRequestError for a table, an unknown option or an invalid value, NotWaltzError and DiskReadError for a missing
+    path.
     """
-    if "provider" in options:  # with other properties of a table that is to be made
+    if "provider" in options:  # a property that only CREATE TABLE passes
         raise InvalidRequestError(
             "CREATE TABLE ... USING waltz makes a table that Spark could not read: it hands its options to no source in Python",
             advice="CREATE TEMPORARY VIEW name USING waltz OPTIONS (path '/data/node-1')",
@@ -42,9 +41,9 @@ def check_load(options: Mapping[str, str]) -> None:
 
 
 def check_sources(sources: Sequence[str], options: Mapping[str, str]) -> None:
-    """Look at replicas that are to be read, as `check_load`, and whether the nodes among them answer.
+    """Check the replicas of a read as `check_load`, and whether the nodes among them answer.
 
-    Raises what `check_load` and a connection raise, for the first of them in their order.
+    Raises what `check_load` and a connection raise, for the first failing replica in their order.
     """
     given = {name.lower(): value for name, value in options.items()}
     for source in sources:

@@ -29,42 +29,46 @@ VERSION = 1
 EARLIEST = "earliest"
 LATEST = "latest"
 _CHECKPOINT = "the offset in the checkpoint"
-_MOST = 2**63 - 1
+_MAX_INTEGER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A place in a partition: everything up to `transaction_id` (-1: nothing) was handed on.
+    """A position in a partition: everything up to `transaction_id` was returned.
 
-    `request_id` and `record_checksum` (unsigned) are those of this record; both None where it could not be read.  `segment`
-    (first transaction id in the file's name), `offset` and `size` (bytes) tell where it stood; None for a node.  A `size` of 0:
-    it is the last of what was told as lost behind the last record.
+    An anchor *names a record* if it has request id and checksum: these identify the record of the id.  Others are the beginning,
+    a start that the caller asked for, or the end of transactions that were reported as lost after the last record (`lost`).
     """
 
     transaction_id: int
+    """-1: nothing was returned."""
     request_id: RequestId | None = None
     record_checksum: int | None = None
+    """Unsigned."""
     segment: int | None = None
+    """The segment of the record, by the transaction id in its file's name; like `offset` and `size` None for a node."""
     offset: int | None = None
+    """Bytes, of the data file."""
     size: int | None = None
+    """Bytes of the record; 0 in an anchor that is `lost`."""
 
     @property
     def identified(self) -> bool:
-        """Whether the record can be told from another one of the same id."""
+        """Whether the anchor names a record."""
         return self.request_id is not None and self.record_checksum is not None
 
     @property
     def lost(self) -> bool:
-        """Whether it is behind what was told as lost, and not where somebody asked to begin."""
+        """Whether the anchor is the end of transactions that were reported as lost, and not a start that the caller asked for."""
         return self.size == 0 and not self.identified
 
     @property
     def end(self) -> int | None:
-        """Offset behind the record, in bytes of its file."""
+        """The offset after the record, in bytes of its file."""
         return None if self.offset is None or self.size is None else self.offset + self.size
 
     def is_record(self, other: Anchor) -> bool:
-        """Whether both are the same record, wherever each of them stands."""
+        """Whether both name the same record, even in different files."""
         mine = (self.transaction_id, self.request_id, self.record_checksum)
         return mine == (other.transaction_id, other.request_id, other.record_checksum)
 
@@ -73,23 +77,23 @@ BEGINNING = Anchor(-1)
 
 
 def behind_loss(transaction_id: int) -> Anchor:
-    """The place behind what is lost at the end of a partition, up to this id."""
+    """The anchor at the end of transactions up to this id that are lost after the last record."""
     return Anchor(transaction_id, size=0)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a stream has read.  `cluster_key` is None where nothing tells it."""
+    """How far a stream has read, by partition.  `cluster_key`: None where it is unknown."""
 
     partitions: Mapping[int, Anchor] = field(default_factory=dict)
     cluster_key: uuid.UUID | None = None
 
     def at(self, partition: int) -> Anchor:
-        """The place in a partition; its beginning when it was not there yet."""
+        """The anchor of a partition; `BEGINNING` for a new one."""
         return self.partitions.get(partition, BEGINNING)
 
     def to_json(self) -> dict[str, Any]:
-        """The same value always gives the same text: Spark compares offsets by it."""
+        """The offset, in an order that depends on its value alone: Spark compares offsets by their text."""
         return {
             "version": VERSION,
             "cluster_key": None if self.cluster_key is None else str(self.cluster_key),
@@ -98,7 +102,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffset:
-        """Raises InvalidRequestError for another version, or for what is no offset of a stream from Waltz."""
+        """Parse an offset.  Raises InvalidRequestError for another version, or for an offset of another source."""
         if not isinstance(value, dict) or "version" not in value:
             raise InvalidRequestError(
                 f"{_CHECKPOINT} is none of this source: {json.dumps(value)[:200]}",
@@ -133,8 +137,8 @@ def _anchor_json(anchor: Anchor) -> dict[str, Any]:
 
 def _anchor(value: Any) -> Anchor:
     request_id, checksum = value["request_id"], value["record_checksum"]
-    transaction_id = _whole(value["transaction_id"], -1)
-    places = [None if value[name] is None else _whole(value[name], 0) for name in ("segment", "offset", "size")]
+    transaction_id = _integer(value["transaction_id"], -1)
+    places = [None if value[name] is None else _integer(value[name], 0) for name in ("segment", "offset", "size")]
     parsed = None
     if request_id is not None:
         parts = [int(part) for part in request_id.split(".")]
@@ -143,8 +147,8 @@ def _anchor(value: Any) -> Anchor:
     return Anchor(transaction_id, parsed, None if checksum is None else int(checksum, 16), *places)
 
 
-def _whole(value: object, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
+def _integer(value: object, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_INTEGER:
         raise ValueError(f"{value!r} is no number from {least} on")
     return value
 
@@ -184,7 +188,7 @@ def parse_starting(text: str | None) -> Starting:
         if not isinstance(value, dict):
             raise TypeError("no object")
         partitions = {
-            _partition(number): one if one in (EARLIEST, LATEST) else _whole(one, 0) for number, one in value.items()
+            _partition(number): one if one in (EARLIEST, LATEST) else _integer(one, 0) for number, one in value.items()
         }
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"startingTransactions {said!r}: {error}", advice=advice) from None
@@ -194,8 +198,8 @@ def parse_starting(text: str | None) -> Starting:
 def share(available: Mapping[int, int], limit: int) -> dict[int, int]:
     """How many transactions of each partition a batch of at most `limit` takes; `available`: how many there are.
 
-    Every partition gets the same share, and what one does not need goes to the others; when there are fewer than one for each,
-    the longest queues come first.  The sum is `limit`, or everything.
+    All partitions get equal shares; what a partition does not need is divided among the others.  With a limit lower than the
+    number of partitions those with the most transactions get one each.  The sum is `limit`, or everything.
     """
     left = max(limit, 0)
     shares: dict[int, int] = {}
@@ -207,7 +211,7 @@ def share(available: Mapping[int, int], limit: int) -> dict[int, int]:
 
 
 def check_same_cluster(known: StreamOffset, now: uuid.UUID | None, place: str) -> None:
-    """Raise StalePlanError where the storage is that of another cluster than the checkpoint's."""
+    """Raise StalePlanError where the storage is of another cluster than the checkpoint."""
     if known.cluster_key is not None and now is not None and known.cluster_key != now:
         raise StalePlanError(
             f"{place}: the checkpoint was begun on cluster {known.cluster_key}, and this storage is of cluster {now}",
@@ -218,7 +222,7 @@ def check_same_cluster(known: StreamOffset, now: uuid.UUID | None, place: str) -
 def history_changed(
     place: str, partition: int, anchor: Anchor, found: Anchor | None, last: int | None
 ) -> StalePlanError:
-    """The error for a partition in which what was read is not there any more.
+    """The error for a partition in which the record of an anchor is gone, or replaced by another one.
 
     `found`: the record that has the id now; `last`: the partition's last transaction, where it is known.
     """
@@ -243,7 +247,7 @@ def history_changed(
 
 
 def issued_again(place: str, partition: int, anchor: Anchor, last: int) -> StalePlanError:
-    """The error for a partition in which what was told as lost was given up, so that other transactions get its ids."""
+    """The error for a partition in which a recovery gave up transactions that were reported as lost: others get their ids."""
     return StalePlanError(
         f"{place}, partition {partition}: transactions up to {anchor.transaction_id} were told as lost, and the partition ends"
         f" at {last} now: they were given up, and their ids are issued again",

@@ -1,9 +1,9 @@
-"""What Spark says of an error of ours: the sentence, without the stack of the Python process in which it was raised.
+"""Our errors without a traceback in Spark's messages.
 
-Spark hands on what a worker's Python printed, and the one line that says what to do would stand under twenty of a stack that
-helps nobody who named a wrong path.  A worker leaves the stack out where its environment has ``SPARK_HIDE_TRACEBACK``.  It is
-set when an error of ours leaves a method that Spark has called, and goes with that error: the errors of other sources, which
-may be read by the same process, keep their stacks, and so does everything that is not an error of ours.
+Spark passes on what a Python worker printed, and the one line with the advice would follow some twenty lines of traceback,
+which do not help a user with a wrong path.  A worker omits the traceback if its environment has ``SPARK_HIDE_TRACEBACK``.  The
+variable is set when one of our errors leaves a method that Spark called, and removed when that error is freed: errors of other
+data sources in the same process, and all other exceptions, keep their tracebacks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _CALLED = (
     "schema", "reader", "streamReader", "writer", "streamWriter", "partitions", "pushFilters", "initialOffset", "latestOffset",
     "reportLatestOffset", "prepareForTriggerAvailableNow",
 )  # fmt: skip
-"""Methods that Spark calls, beside `read`, whose rows come one after another."""
+"""Methods that Spark calls; `read`, a generator, is treated separately."""
 K = TypeVar("K", bound=type)
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Stands for a stream that cannot be: every method raises the error.
+    """Takes the place of a stream whose creation failed: every method raises the error.
 
-    Where a stream's reader cannot even be made, Spark (4.1 to 4.3) stumbles in cleaning up, and tells of that instead
+    When creating a stream's reader raises an error, Spark (4.1 to 4.3) fails in its cleanup, and reports only that
     (``UnboundLocalError: reader``).
     """
 
@@ -40,7 +40,7 @@ class RefusedStream(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Raises the error."""
-        with _without_stack():
+        with _hidden_traceback():
             raise self._error
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
@@ -57,7 +57,7 @@ class RefusedStream(DataSourceStreamReader):
 
 
 def stream_or_refusal(make: Callable[..., DataSourceStreamReader]) -> Callable[..., DataSourceStreamReader]:
-    """A method that makes a stream, with errors that come when Spark can tell them."""
+    """A decorator of a method that creates a stream: its errors are raised later, when Spark can report them."""
 
     @functools.wraps(make)
     def made(*arguments: Any, **named: Any) -> DataSourceStreamReader:
@@ -70,7 +70,7 @@ def stream_or_refusal(make: Callable[..., DataSourceStreamReader]) -> Callable[.
 
 
 @contextlib.contextmanager
-def _without_stack() -> Iterator[None]:
+def _hidden_traceback() -> Iterator[None]:
     try:
         yield
     except WaltzError as error:
@@ -81,28 +81,28 @@ def _without_stack() -> Iterator[None]:
 
 
 def plain_errors(kind: K) -> K:
-    """A class that Spark calls, with errors that are told in one line."""
+    """A class decorator: our errors from methods that Spark calls have no traceback in Spark's message."""
     for name, method in list(vars(kind).items()):
         if name in _CALLED:
-            setattr(kind, name, _plain(method))
+            setattr(kind, name, _hide_traceback(method))
         elif name == "read":
-            setattr(kind, name, _plain_rows(method))
+            setattr(kind, name, _hide_traceback_of_rows(method))
     return kind
 
 
-def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+def _hide_traceback(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(*arguments: Any, **named: Any) -> Any:
-        with _without_stack():
+        with _hidden_traceback():
             return method(*arguments, **named)
 
     return called
 
 
-def _plain_rows(method: Callable[..., Any]) -> Callable[..., Any]:
+def _hide_traceback_of_rows(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(*arguments: Any, **named: Any) -> Iterator[Any]:
-        with _without_stack():
+        with _hidden_traceback():
             yield from method(*arguments, **named)
 
     return called

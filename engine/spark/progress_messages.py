@@ -1,7 +1,7 @@
-"""How far workers are, told to whoever waits: small datagrams, each with a packet's number and the bytes that are done of it.
+"""Progress of workers, sent to the driver in small UDP datagrams: a packet's number, and how many of its bytes are done.
 
-Spark tells when a task of its own has ended, and such a task may read for minutes.  A datagram that is lost, or that no network
-lets through, changes nothing but what is shown: then the ended tasks are what is known.
+Spark reports only completed tasks, and a task may read for minutes.  A lost datagram, or a network that blocks them, affects
+nothing but the displayed progress, which is then that of completed tasks.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Self
 
 _MESSAGE = struct.Struct("!16sIQ")
 _EVERY = 0.2
-"""Seconds between two datagrams of a worker."""
+"""Seconds between two datagrams of a worker, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageAddress:
-    """Where messages go; the token tells those of this job from any other."""
+    """The receiver's address.  The token distinguishes the messages of one job from any other datagram."""
 
     host: str
     port: int
@@ -30,10 +30,10 @@ class MessageAddress:
 
 
 class Receiver:
-    """Takes messages and adds them up.  A context manager; not thread-safe."""
+    """Receives messages and adds them up.  A context manager; not thread-safe."""
 
     def __init__(self, master: str) -> None:
-        """`master` as Spark names it: which of this machine's addresses its workers can reach."""
+        """`master`: Spark's, which determines the address of this machine that its workers can reach."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._done: dict[int, int] = {}
         self.address: MessageAddress | None = None
@@ -52,7 +52,7 @@ class Receiver:
         self._socket.close()
 
     def done(self) -> int:
-        """Bytes that are done, of all packets, as far as it is known.  A packet that is begun again does not count twice."""
+        """Bytes done in all packets, as far as messages tell.  A packet that is run again does not count twice."""
         while self.address is not None:
             try:
                 data = self._socket.recv(_MESSAGE.size + 1)
@@ -66,7 +66,7 @@ class Receiver:
 
 
 def _own_address(master: str) -> str:
-    """Of this machine, as the master's machine would see it; the loopback where workers are local."""
+    """The address of this machine on the route to the master; the loopback address where workers are local."""
     scheme, _, rest = master.partition("://")
     if scheme not in ("spark", "sc"):
         return "127.0.0.1"
@@ -78,7 +78,7 @@ def _own_address(master: str) -> str:
 
 
 class ProgressSender:
-    """Tells how far a packet is, a few times a second at most."""
+    """Sends the progress of a packet, a few times a second at most."""
 
     def __init__(self, address: MessageAddress | None, packet: int) -> None:
         self._address = address
@@ -87,7 +87,7 @@ class ProgressSender:
         self._told = 0.0
 
     def advance(self, amount: int) -> None:
-        """`amount` more bytes are done."""
+        """Add `amount` bytes to those done."""
         self._done += amount
         now = time.monotonic()
         if self._address is None or now - self._told < _EVERY:

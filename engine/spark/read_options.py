@@ -1,4 +1,4 @@
-"""The options of a read, as Spark hands them over: texts, with names in lower case."""
+"""The options of a read, as Spark passes them: texts, with names in lower case."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from waltzctl.engine.spark.data_loss import OPTION, fails_on_loss
 from waltzctl.engine.spark.view_schemas import VIEWS
 
 SPLIT_SIZE = 128 << 20
-"""Bytes of data files that one task reads, about."""
+"""Bytes of data files that one task reads, approximately."""
 MIN_SPLIT_SIZE = 100
-"""Bytes: the smallest records are hardly smaller, and a task reads at least one."""
+"""Bytes: about the size of the smallest records, of which a task reads at least one."""
 STORAGE_PREFIX = "storage."
 KNOWN = {
     "path": "what load() was given",
@@ -36,14 +36,14 @@ KNOWN = {
 }
 """Every option of a batch read, as documented."""
 METADATA = "metadata"
-"""The option of a cluster: where its metadata is, as ``--metadata`` takes it."""
+"""The option of a cluster: the location of its metadata, as ``--metadata`` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is read.  `first` and `last` bound transaction ids, both inclusive; None is no bound.
+    """The options of a batch read.  `first`, `last`: transaction ids, both inclusive; None: no bound.
 
-    `pushdown` None: as Spark is set.  `columns` None: all of the view that need not be asked for.
+    `pushdown` None: as Spark's setting.  `columns` None: all columns of the view, except those only on request.
     """
 
     paths: tuple[PurePath, ...]
@@ -59,7 +59,7 @@ class ReadOptions:
 
 
 def view_options(options: Mapping[str, str]) -> tuple[str, tuple[str, ...] | None, bool]:
-    """View, columns and data: what the schema depends on.  Raises InvalidRequestError."""
+    """The options on which the schema depends: view, columns and data.  Raises InvalidRequestError."""
     view = options.get("view", "records").strip().lower()
     if view not in VIEWS:
         raise InvalidRequestError(f"option view: there is no view {view!r}", advice=f"it is one of {', '.join(VIEWS)}")
@@ -69,13 +69,13 @@ def view_options(options: Mapping[str, str]) -> tuple[str, tuple[str, ...] | Non
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
-    """All options of a batch read.  Raises InvalidRequestError for what is unknown or cannot be meant."""
+    """All options of a batch read.  Raises InvalidRequestError for an unknown option or an invalid value."""
     refuse_unknown(options, KNOWN)
     return replace(values(options), paths=paths(options))
 
 
 def values(options: Mapping[str, str]) -> ReadOptions:
-    """What the options say beside the paths; others are passed over.  Raises InvalidRequestError for what cannot be meant."""
+    """The options without the paths; unknown options are ignored.  Raises InvalidRequestError for an invalid value."""
     view, columns, data = view_options(options)
     fail_on_loss = fails_on_loss(options)
     if fail_on_loss and view != "records":
@@ -98,7 +98,7 @@ def values(options: Mapping[str, str]) -> ReadOptions:
 
 
 def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
-    """What load() was given.  Raises InvalidRequestError when that is nothing."""
+    """The paths given to ``load()``.  Raises InvalidRequestError when there is none."""
     texts: list[str] = []
     if options.get("paths"):
         texts += json.loads(options["paths"])
@@ -121,7 +121,7 @@ def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
 
 
 def storage_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """What the fsspec file system is opened with.  Values that are JSON objects, lists or truth values are taken as such."""
+    """The arguments of the fsspec file system.  A value that is a JSON object, list or boolean is parsed as such."""
     return {name[len(STORAGE_PREFIX) :]: _value(options[name]) for name in options if _is_storage(name)}
 
 
@@ -171,7 +171,7 @@ def partitions_of(options: Mapping[str, str]) -> frozenset[int] | None:
 
 
 def number_of(options: Mapping[str, str], name: str) -> int | None:
-    """A whole number; None where it was not given.  Raises InvalidRequestError."""
+    """The integer value of an option; None where it was not given.  Raises InvalidRequestError."""
     text = options.get(name)
     if text is None:
         return None

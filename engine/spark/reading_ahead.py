@@ -1,7 +1,7 @@
-"""Reading ahead in a task: the next piece is made while Spark takes the one before.
+"""Reading ahead in a task: a thread makes the next piece while Spark takes the one before.
 
-A worker hands its batches over through a socket and waits there until Java has written them.  A thread uses that time.  It ends
-with the task, and one piece more is in memory.
+A worker sends its batches through a socket, and waits there until Java has read them; the thread uses that time.  It ends with
+the task.  One more piece is in memory.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ Made = TypeVar("Made")
 
 
 def made_ahead(items: Iterable[Item], make: Callable[[Item], Sequence[Made]]) -> Iterator[Made]:
-    """What `make` gives for each of `items`, in order; one call is ahead of what was taken.
+    """The results of ``make(item)`` for all items, in order; `make` is called one item ahead, in another thread.
 
-    Raises what `make` raises, in its place.  `make` runs in another thread, one call at a time.  Whoever closes the iterator
-    waits for the call that is under way.
+    Raises what `make` raises, at that item's place.  Closing the iterator waits for a running call.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="reading-ahead") as pool:
         before: Future[Sequence[Made]] | None = None

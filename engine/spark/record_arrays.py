@@ -1,10 +1,11 @@
-"""Records in Arrow batches, without a step of Python for each record.
+"""Records as Arrow batches, without Python code for each record.
 
-What the scanner delivers in NumPy columns goes to Arrow by views, shifts and tables: checksums become text through a table of
-65,536 pieces of four digits, request ids are the halves of two words, and the records' data is cut out of the file's bytes by
-Arrow itself.
+The scanner's NumPy columns become Arrow arrays by vectorized steps: checksums become text by a lookup table with the four hex
+digits of each 16-bit number, request ids are the halves of two words, and Arrow itself slices the records' data out of the file's
+bytes.
 
-Arrays are made of buffers: `pyarrow.array` and `pyarrow.scalar` import pandas, which takes a new worker longer than a small read.
+Arrays are built from buffers: `pyarrow.array` and `pyarrow.scalar` import pandas, which takes a new worker longer than a small
+read.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 _COLUMNS = {column.name: column for column in RECORD_COLUMNS}
 _WIDTHS: dict[Any, np.dtype[Any]] = {pa.int32(): np.dtype(np.int32), pa.int64(): np.dtype(np.int64)}
 _LARGEST = 2**31 - 1
-"""Bytes that the offsets of an Arrow array of binaries can tell apart."""
+"""Bytes of data in an Arrow binary array, at most: its offsets have 32 bits."""
 _COPIED = 2 * LENT_BLOCK
-"""Bytes of a record's data up to which it is copied out of the scan's memory, which may be a buffer that is overwritten.
+"""A record's data up to this size, in bytes, is copied, since the scan's buffer may be overwritten.
 
-None that is longer stands in a lent buffer: its memory is its own, and its array keeps that."""
+Larger records have memory of their own, which their array keeps."""
 _TRAILER = RECORD_OVERHEAD - RECORD_HEADER.size
 
 
 def _digits() -> npt.NDArray[np.uint32]:
-    """For each 16-bit number its four hex digits, as the bytes of a word."""
+    """The four hex digits of each 16-bit number, as the bytes of a 32-bit word."""
     hexadecimal = np.frombuffer(b"0123456789abcdef", np.uint8)
     places = np.arange(1 << 16)[:, np.newaxis] >> np.array([12, 8, 4, 0])
     text: npt.NDArray[np.uint32] = hexadecimal[places & 15].view(np.uint32)
@@ -52,7 +53,7 @@ _DIGITS = _digits()
 
 @dataclass(slots=True)
 class Constants:
-    """What all records of a segment have in common; arrays of it are kept from batch to batch."""
+    """The columns that are equal for all records of a segment; their arrays are reused for later batches."""
 
     node: str | None
     partition: int | None
@@ -60,7 +61,7 @@ class Constants:
     _kept: dict[str, Any] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
-        """What stands in the column `name` of each record."""
+        """The value of the column `name`."""
         return getattr(self, name) if name in ("node", "partition", "segment") else None
 
     def array(self, name: str, rows: int) -> Any:
@@ -73,7 +74,7 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class ConstantRuns:
-    """What the records of several segments have in common, one segment behind another; `lengths`: how many records of each."""
+    """The constant columns of consecutive segments; `lengths`: the number of records of each."""
 
     constants: Sequence[Constants]
     lengths: Sequence[int]
@@ -102,7 +103,7 @@ def _repeated(value: str | int | None, kind: pa.DataType, rows: int) -> Any:
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> Any:
-    """An array of what NumPy holds; not copied where the width is right.  Raises TypeError for what might not fit."""
+    """An Arrow array of a NumPy array; not copied where the width is equal.  Raises TypeError where a value might not fit."""
     wide = np.ascontiguousarray(values.astype(_WIDTHS[kind], casting="safe", copy=False))
     return pa.Array.from_buffers(kind, len(wide), [None, pa.py_buffer(wide)])
 
@@ -115,8 +116,8 @@ def arrow_batch(
 ) -> pa.RecordBatch:
     """One Arrow batch of all records of `batches` (not empty) with the columns `wanted`.
 
-    Data, when it is wanted, must be in the batches, and less than 2 GiB of it in all.  `schema` is the exact one to deliver, by
-    default that of the columns' table.
+    Data, when it is wanted, must be in the batches, and less than 2 GiB of it in all.  `schema`: the exact schema of the
+    result, by default that of the columns' table.
     """
     records = _Joined([batches] if isinstance(batches, RecordBatch) else batches)
     if schema is None:
@@ -127,7 +128,7 @@ def arrow_batch(
 def finding_batch(
     findings: Iterable[Finding], wanted: Sequence[str], node: str | None, schema: pa.Schema | None = None
 ) -> pa.RecordBatch:
-    """Damage as rows of the records' table: its place, its code and what it cost; everything else is null."""
+    """Findings as rows of the records view: place, code and number of lost transactions; all other columns are null."""
     found = list(findings)
     values: dict[str, list[Any]] = {
         "node": [node] * len(found),
@@ -147,7 +148,7 @@ def finding_batch(
 
 
 class _Joined:
-    """Batches of records as one of `rows` records, of which a column is joined when it is first asked for."""
+    """Several batches of records as one; a column is concatenated when it is first accessed."""
 
     def __init__(self, batches: Sequence[RecordBatch]) -> None:
         self.batches = batches
@@ -169,7 +170,7 @@ def _type(name: str) -> pa.DataType:
 
 
 def _array(name: str, records: _Joined, constants: Constants | ConstantRuns) -> Any:
-    """A column: what is no NumPy column of the batches is made here, everything else is read as the table of columns says."""
+    """A column: computed here where the batches have no NumPy column of it, else read as the table of columns defines."""
     match name:
         case "node" | "partition" | "segment" | "missing":
             return constants.array(name, records.rows)
@@ -177,7 +178,7 @@ def _array(name: str, records: _Joined, constants: Constants | ConstantRuns) -> 
             return _request_ids(records.request_id_high, records.request_id_low)
         case "data":
             parts = [_data(one) for one in records.batches]
-            return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)  # which copies even a single one
+            return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)  # concat_arrays copies even a single array
         case "finding":
             return _verdicts(records.data_ok, records.rows, constants)
         case _:
@@ -202,14 +203,14 @@ def _hex(checksums: UInt32Column) -> Any:
 
 
 def _data(batch: RecordBatch) -> Any:
-    """The data of each record: Arrow cuts headers and checksums off the records, which lie back to back."""
+    """The data of each record: Arrow slices headers and checksums off the contiguous records."""
     if batch.data is None:
         raise ValueError("the scan was not asked for data")
     rows = len(batch)
     start = int(batch.offset[0]) - batch.data_base
     whole = pa.py_buffer(batch.data)
     length = int(batch.data_length[0])
-    if length > _COPIED:  # alone in its batch; may be as large as an array can hold, but not with its header
+    if length > _COPIED:  # alone in its batch: data may fill an array, and would not fit with its header
         cut = whole.slice(start + RECORD_HEADER.size, length)
         return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, length], np.int32)), cut])
     offsets = np.empty(rows + 1, np.int32)
@@ -240,7 +241,9 @@ def rows_of(batch: RecordBatch, low: int, high: int) -> RecordBatch | None:
 
 
 class Gathering:
-    """Collects batches of records and hands them out as Arrow batches of bounded size, damage in its place; `losses` sees it.
+    """Collects batches of records and yields them as Arrow batches of bounded size, findings in their places.
+
+    Every finding is added to `losses`.
 
     `most_rows` and `most_bytes` (of data) bound a batch; one record is never divided.
     """
@@ -260,18 +263,18 @@ class Gathering:
         self._most_rows, self._most_bytes = most_rows, min(most_bytes, _LARGEST // 2)
         self._constants = Constants(None, None, None)
         self._waiting: list[RecordBatch] = []
-        self._segments: list[Constants] = []  # that of each waiting batch
+        self._segments: list[Constants] = []  # for each waiting batch its segment
         self._rows = self._bytes = 0
         self.keep_data = "data" in self._wanted
 
     def begin(self, node: str, partition: int | None, segment: int) -> None:
-        """From now on records of this segment.  Those of many small segments share a batch."""
+        """Begin a segment: `add` takes records of it from now on.  Records of several small segments share a batch."""
         known = self._constants
         if (known.node, known.partition, known.segment) != (node, partition, segment):
             self._constants = Constants(node, partition, segment)
 
     def add(self, batch: RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Take records of the segment."""
+        """Add records of the segment."""
         size = 0 if batch.data is None else len(batch.data)
         if self._rows and (self._rows + len(batch) > self._most_rows or self._bytes + size > self._most_bytes):
             yield from self.flush()
@@ -281,17 +284,17 @@ class Gathering:
         self._bytes += size
 
     def tell(self, findings: Sequence[Finding], node: str) -> Iterable[pa.RecordBatch]:
-        """Put damage behind the records that were taken so far."""
+        """Add findings after the records that were added so far."""
         if findings:
             self._losses.see(findings)
             yield from self.flush()
             yield finding_batch(findings, self._wanted, node, self._schema)
 
     def flush(self) -> Iterable[pa.RecordBatch]:
-        """Hand out what waits."""
+        """Yield the waiting records."""
         if self._waiting:
             waiting, self._waiting, self._rows, self._bytes = self._waiting, [], 0, 0
             segments, self._segments = self._segments, []
-            one = segments[0] is segments[-1]  # each is begun once
+            one = segments[0] is segments[-1]  # `begin` creates one object for each segment
             constants = segments[0] if one else ConstantRuns(segments, [len(batch) for batch in waiting])
             yield arrow_batch(waiting, self._wanted, constants, self._schema)

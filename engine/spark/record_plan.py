@@ -1,4 +1,4 @@
-"""The plan of the records view: the parts of segments, and what is missing where there is no segment to read."""
+"""The plan of the records view: parts of segments, and tasks that look for transactions missing outside of segments."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from waltzctl.engine.spark.splits import Notice, SegmentPart, Surveyed, node_of,
 
 @dataclass(frozen=True, slots=True)
 class MissingTask:
-    """Looks for what is missing in front of a partition's first segment, or behind the last one and instead of any.
+    """Looks for transactions missing before a partition's first segment, or after the last one (all of them without segments).
 
-    Its task lists the partition again, by itself: a listing of many segments is not sent.  `first`: the first segment, to look in
-    front of it, for which nothing has to be listed as long as it begins with the first transaction of all; None: look behind.
-    `known`: the end as it was planned, which tells, as long as it is that, that nothing is missing; None: it would not.
+    The task lists the partition itself, since a listing of many segments would be too large to send.
     """
 
     node: str
     partition: PartitionTask
     span: Span
     first: SegmentJob | None = None
+    """The first segment: look before it; no listing is needed where nothing is missing there.  None: look after the last one."""
     known: KnownEnd | None = None
+    """The partition's end when the read was planned: as long as it is unchanged, nothing is missing.  None: nothing is known."""
 
     @property
     def cost(self) -> int:
-        """Nothing beside that of the segments, with one of which it shares a task."""
+        """0: it is packed together with a segment, whose cost is much larger."""
         return 0
 
     @property
@@ -52,7 +52,7 @@ class MissingTask:
         return self.partition.directory
 
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
-        """What is missing.  Nothing of a directory that went away or cannot be listed, which is told with the plan."""
+        """The findings.  None for a directory that is gone or cannot be listed: the plan has reported that."""
         if self.first is not None and nothing_in_front(self.first, self.span, limits):
             return
         scope = self.partition.partition
@@ -69,7 +69,7 @@ class MissingTask:
 def record_parts(
     surveyed: Surveyed, selection: Selection, split_size: int
 ) -> Iterator[SegmentPart | Notice | MissingTask]:
-    """The parts of everything that is wanted, partition by partition, in order."""
+    """Everything to read, partition by partition, in order."""
     span = selection.ids.span()
     unnamed = tuple(unnamed_losses(surveyed.scope, surveyed.around))
     if unnamed:

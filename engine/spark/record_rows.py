@@ -1,9 +1,9 @@
-"""The records view: what a packet of parts yields, in Arrow batches.
+"""The records view: the rows of a packet of parts, in Arrow batches.
 
-The rows are those of ``waltzctl dump``: intact records, and damage in its place (what stands at no believable record, torn tails,
-headers that are wrong, segments that do not join, what is missing in front of all segments, behind them or instead of one), each
-with its code in `finding`, and in `missing` how many transactions it cost.  A record whose data disagrees with the
-data's checksum is one row.  Nothing that is wrong with a file ends the reading of the others.
+The rows are those of ``waltzctl dump``: intact records, and a row for each damage in its place, with its code in `finding` and
+the number of lost transactions in `missing`.  Damage is: bytes without an intact record, a torn tail, a wrong header, segments
+that do not join, transactions missing before the first segment, after the last one or in place of one.  A record whose data
+disagrees with the data's own checksum is one row.  An error in one file does not stop the reading of others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from waltzctl.engine.spark.segment_parts import items_of, range_of
 from waltzctl.engine.spark.splits import Notice, SegmentPart, total
 
 _End = tuple[SegmentJob, Stretch, tuple[FileState | None, ...]]
-"""A segment that was read to its end: what the next one must join, and how its files were."""
+"""A segment that was read to its end: its ids, which the next segment must join, and the states of its files."""
 Item = SegmentPart | Notice | MissingTask
 
 
@@ -43,9 +43,9 @@ def read_packet(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a packet with the columns `wanted`, in the order of its parts; the schema is exactly `schema`.
 
-    With `fail_on_loss` DamageError is raised in the end if records are lost.
+    With `fail_on_loss` raises DamageError after the last row if records are lost.
     """
-    kernels.choose(total(packet))  # many small segments are worth compiled code as much as a large one
+    kernels.choose(total(packet))  # the sum of the segments counts: many small ones justify compiled code, too
     keep_freed_memory()
     losses = Losses(wanted=fail_on_loss)
     gathering = Gathering(wanted, schema, losses)
@@ -73,7 +73,7 @@ def read_packet(
 
 
 class _PartReading:
-    """The reading of one part.  `end` is set when the end of its segment was seen."""
+    """The reading of one part.  `end` is set when the end of its segment was reached."""
 
     def __init__(self, part: SegmentPart, limits: ReadLimits, gathering: Gathering, before: _End | None) -> None:
         self._part = part
@@ -83,7 +83,7 @@ class _PartReading:
         self.end: _End | None = None
 
     def run(self) -> Iterator[pa.RecordBatch]:
-        """The rows.  Files that went away, or were cut since they were listed, have none."""
+        """The rows; none for a file that was removed or truncated since it was listed."""
         part, opened = self._part, False
         with contextlib.ExitStack() as stack:
             try:
@@ -97,11 +97,11 @@ class _PartReading:
             except FilesChangedError:
                 return
             except DiskReadError as error:
-                if opened or part.number == 0:  # that a file cannot be opened is told once
+                if opened or part.number == 0:  # only one part reports that the file cannot be opened
                     yield from self._gathering.tell(unreadable(part.job, error).findings, part.node)
 
     def _of_file(self, reader: ChunkReader) -> list[Finding]:
-        """What is wrong with the file as a whole, and between it and the segment in front of it."""
+        """The findings of the file's header, and of the join with the segment before it."""
         found = reader.data_header_findings
         if reader.short:
             found = [*found, *reader.finish_short().findings]
@@ -134,7 +134,7 @@ def _overlaps(part: SegmentPart, first: int, following: int | None) -> bool:
 
 
 def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart) -> Iterable[Finding]:
-    """A gap or an overlap between a segment that was read and the one behind it, unless either was changed meanwhile."""
+    """The gap or overlap between a segment that was read and the next one; none where either has changed since."""
     job, stretch, seen = before
     found = joint(stretch, begun(reader.job.first, reader.begins))
     if found is None or not _overlaps(part, found.first if isinstance(found, Gap) else found.begins, found.stop):
@@ -147,12 +147,12 @@ def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart) -> Iter
 
 
 def _look_behind(before: _End, part: SegmentPart, limits: ReadLimits) -> list[Finding]:
-    """As `join_findings`, where the segment behind is another task's: only its header is read."""
+    """As `join_findings`, where another task reads the next segment: only its header is read."""
     assert part.follower is not None
     if part.last is not None and min(before[1].accounted + 1, part.follower.first) > part.last:
-        return []  # whatever it is, it concerns ids that are not wanted
+        return []  # a gap or overlap would be of ids that are not wanted
     try:
         with SegmentCheck(part.follower, limits) as behind:
             return list(join_findings(before, behind, part))
     except (FilesChangedError, DiskReadError):
-        return []  # whoever reads it says so
+        return []  # the task that reads the segment reports it

@@ -1,7 +1,4 @@
-"""Segments that many tasks wrote, put in order: what belongs together, and whether anything is missing or there twice.
-
-Everything here is a function of values.
-"""
+"""The segments of all tasks of a write, joined to partitions; missing and duplicate ids are refused.  Values in, values out."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from itertools import pairwise
 
 from waltzctl.engine.errors import InvalidRequestError
 
-_MOST = 10
-"""Places that a message names."""
+_MOST_NAMED = 10
+"""How many gaps and duplicates a message names, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +45,9 @@ def join(segments: Iterable[StagedSegment]) -> dict[int, tuple[StagedSegment, ..
         found.sort(key=lambda one: (one.first, one.last))
         wrong += _wrong(number, found)
     if wrong:
-        more = f"; and {len(wrong) - _MOST} more places" if len(wrong) > _MOST else ""
+        more = f"; and {len(wrong) - _MOST_NAMED} more places" if len(wrong) > _MOST_NAMED else ""
         raise InvalidRequestError(
-            f"the rows make no whole partitions: {'; '.join(wrong[:_MOST])}{more}",
+            f"the rows make no whole partitions: {'; '.join(wrong[:_MOST_NAMED])}{more}",
             advice="every transaction of a partition is needed once, from 0 on; waltzctl salvage writes directories with gaps",
         )
     return {number: tuple(partitions[number]) for number in sorted(partitions)}

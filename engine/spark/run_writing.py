@@ -1,8 +1,8 @@
-"""What one task writes: the records of its rows as segments, in a directory of its own.
+"""The output of one task of a write: the records of its rows as segments, in a directory of its own.
 
-Rows that follow one another in a partition go to one segment until it is full; where an id is left out another segment begins,
-and whether somebody else wrote what is between is seen when all tasks are joined.  Within a task the ids of a partition must
-rise, so that a task of shuffled rows ends with a message and not with a million files.
+Consecutive ids of a partition go to one segment until it is full.  At a gap in the ids another segment begins; whether another
+task wrote the ids between is checked when the driver joins the tasks' segments.  Within a task the ids of a partition must rise:
+so unsorted rows fail with a message instead of creating a segment for almost each row.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from waltzctl.formats.segment import (
 )
 
 MAX_DATA = 256 << 20
-"""Bytes of data that a record may have, as in a storage that is opened for writing."""
+"""Bytes of a record's data, at most, as in a storage that is opened for writing."""
 _FLUSH = 1 << 20
 _HELD = 64 << 20
-"""Bytes that wait to be written: of one partition, and of all."""
+"""Bytes that are buffered before they are written: of one partition, and of all partitions."""
 
 SORT_FIRST = (
     "rows of a partition must come in the order of their ids within each task: use engine.spark.writer.in_order(df), which is"
@@ -51,10 +51,10 @@ SORT_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """What all segments have in common.
+    """What all segments of a write have in common.
 
-    `created`: ms since 1970 (UTC); `num_partitions` None: as many as the rows need; `threshold`: bytes of a data file above which
-    the next record begins a new one.
+    `created`: ms since 1970 (UTC).  `num_partitions` None: as many as the rows need.  `threshold`: bytes of a data file, above
+    which the next record begins a new segment.
     """
 
     cluster_key: uuid.UUID
@@ -64,7 +64,7 @@ class SegmentPlan:
 
 
 @dataclass(slots=True)
-class _Run:
+class _OpenSegment:
     """The segment of a partition that is being written."""
 
     directory: Path
@@ -75,7 +75,7 @@ class _Run:
     written: int = HEADER_SIZE
     waiting: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    """Of the records that wait."""
+    """Of the buffered records (`waiting`), in bytes of the data file."""
 
     @property
     def data_path(self) -> Path:
@@ -107,25 +107,25 @@ class _Run:
 
 
 class RunWriter:
-    """Writes the rows of one task into `directory`, which it makes.
+    """Writes the rows of one task into `directory`, which it creates.
 
-    Raises InvalidRequestError for rows that are no records or not in order, ChecksumMismatchError, DiskWriteError.
+    Raises InvalidRequestError for rows that are no valid records or not in order, ChecksumMismatchError, DiskWriteError.
     """
 
     def __init__(self, directory: Path, plan: SegmentPlan) -> None:
         self._directory = directory
         self._plan = plan
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _OpenSegment] = {}
         self._finished: list[StagedSegment] = []
         self._held = 0
         disk.make_directory(directory)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Write the rows of a batch, whose columns are `COLUMNS` as far as they are there."""
+        """Write the rows of a batch; its columns are some of `COLUMNS`."""
         for partition, transaction_id, head, data in _encoded(rows, self._plan.num_partitions):
             run = self._runs.get(partition)
             if run is None or run.following != transaction_id or (run.size > self._plan.threshold):
-                run = self._next_run(run, partition, transaction_id)
+                run = self._next_segment(run, partition, transaction_id)
             checksum = crc32(data, crc32(head))
             run.waiting += (head, data, CHECKSUM.struct.pack(checksum))
             run.offsets.append(run.size)
@@ -141,7 +141,7 @@ class RunWriter:
                     one.flush()
                 self._held = 0
 
-    def _next_run(self, before: _Run | None, partition: int, transaction_id: int) -> _Run:
+    def _next_segment(self, before: _OpenSegment | None, partition: int, transaction_id: int) -> _OpenSegment:
         directory = self._directory / str(partition)
         if before is None:
             disk.make_directory(directory)
@@ -153,12 +153,12 @@ class RunWriter:
                     advice=SORT_FIRST,
                 )
             self._finish(before)
-        run = _Run(directory, partition, transaction_id, transaction_id)
+        run = _OpenSegment(directory, partition, transaction_id, transaction_id)
         run.create(self._plan)
         self._runs[partition] = run
         return run
 
-    def _finish(self, run: _Run) -> None:
+    def _finish(self, run: _OpenSegment) -> None:
         self._held -= run.size - run.written
         run.flush(sync=True)
         staged = StagedSegment(run.partition, run.first, run.following - 1, run.size, self._directory.name)
@@ -166,7 +166,7 @@ class RunWriter:
         self._finished.append(staged)
 
     def finish(self) -> tuple[StagedSegment, ...]:
-        """Make every file's bytes durable and read them back; the driver gives them their places.
+        """Fsync every file and read it back.  The driver moves the files to their final directories.
 
         Raises DiskWriteError, DiskReadError, DamageError.
         """
@@ -176,7 +176,7 @@ class RunWriter:
 
 
 def _check(path: Path, segment: StagedSegment) -> None:
-    """Read a segment back: every record has to be there, right, and with right data."""
+    """Read a segment back: raise DamageError unless it has every record, with right checksums."""
     with FileSource(path) as source:
         records = 0
         for part in summarise_records(source, first_transaction_id=segment.first):
@@ -194,7 +194,7 @@ def _check(path: Path, segment: StagedSegment) -> None:
 
 
 def _encoded(rows: pa.RecordBatch, num_partitions: int | None) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """Partition, id, the 36 bytes in front of the data, and the data of each row."""
+    """For each row: partition, id, the record's 36 header bytes, and its data."""
     named = {field.name.lower(): rows.column(place) for place, field in enumerate(rows.schema)}
     _refuse_nulls(rows, named)
     count = rows.num_rows

@@ -1,17 +1,17 @@
-"""Where the parts of a large segment begin, found by each task on its own, so that every record belongs to exactly one part.
+"""The boundaries of the parts of a large segment.  Each task finds them by itself; every record belongs to exactly one part.
 
-The task of a part finds where it begins and where the next one does; the task of the next part finds the same place from the
-same bytes.  Two ways, and the segment decides which is taken for all of its parts:
+The task of a part finds its own beginning and that of the next part; the task of the next part finds the same place from the
+same bytes.  There are two ways, and the state of the segment decides which one is used for all of its parts:
 
-*By the index*, when it is usable: the entry at each quarter leads to its record and the last one to a place near the end.  A part
-begins at the record whose entry comes at its share of the ids, if that record is there (id and checksum), and if the records in
-front of it lead up to it without a break.  Where they do not, the part is the previous one's as well.
+*By the index*, if it is usable: the entry at each quarter leads to its record, and the last entry to a place near the end.  A
+part begins at the record of the entry at its share of the ids, if that record is there (id and checksum), and the records
+before it form an unbroken chain up to it.  Otherwise the part is merged with the previous one.
 
-*By search*, without a usable index.  A part begins at the first record behind its share of the bytes.  Records are looked for
-from some way in front of it, and believed when they follow one another, without a break, past the beginning and on for 64 MiB or
-to the last byte of the file: no record's data can do that which is smaller, because its own checksum stands behind it.  This is
-the measure by which the search behind damage believes in a chain.  Where it does not hold (damage, or a record's data that looks
-like records) the task walks the segment from its beginning, which is slow and right.
+*By search*, without a usable index.  A part begins at the first record after its share of the bytes.  The search starts
+`LOOKBACK` bytes before, and accepts a chain of records if it continues without a break past the boundary and for another 64
+MiB, or to the last byte of the file.  The data of a record that is smaller cannot contain such a chain, since the record's own
+checksum follows its data.  (The search after damage, `engine.scan.resync`, has the same criterion.)  Where no chain is accepted
+(damage, or a record whose data looks like records), the task scans the segment from its beginning, which is slow and correct.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ from waltzctl.engine.spark.splits import SegmentPart
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
 LOOKBACK = 4 << 20
-"""Bytes in front of a part in which a record is looked for that leads up to it."""
+"""Bytes before a boundary from which the search for a chain of records starts."""
 SEARCH_BUDGET = 1 << 30
-"""What one such search may cost, in bytes of checksum."""
+"""Bytes of which one search may compute checksums, at most."""
 _NEAR = (64, 8, 1)
-"""Records in front of a place by the index that lead up to it."""
+"""How many records before an indexed record the chain that verifies it begins: the first of these within `LOOKBACK` bytes."""
 _TRIES = 16
-"""Records from which a search follows a chain before it gives up."""
+"""Chains that a search follows before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A part's records: read from `begin`, from what begins at or behind `skip` to what begins in front of `stop`.
-
-    `to_end`: it is the last one, and `stop` the size of the file.
-    """
+    """The bytes of a part's records.  Offsets are in bytes of the data file."""
 
     begin: RecordPlace
+    """Where the scan begins."""
     stop: int
+    """Records that begin before this offset belong to the part."""
     to_end: bool
+    """Whether this is the last part, with `stop` at the end of the file."""
     skip: int = 0
+    """Records that begin before this offset belong to earlier parts."""
 
 
 def range_of(reader: ChunkReader, part: SegmentPart) -> Range | None:
-    """The range of an opened segment's part; None where the part in front of it reads it too, or there is nothing.
+    """The range of a part; None where it is merged with the previous part, or has no records.
 
     Raises DiskReadError.
     """
@@ -67,7 +68,7 @@ def range_of(reader: ChunkReader, part: SegmentPart) -> Range | None:
 
 
 def items_of(reader: ChunkReader, part: SegmentPart, wanted: Range, *, data: bool) -> Iterator[Item]:
-    """Records and damage that begin in the range.  Sets the reader's `next_id` when the end of the segment was seen."""
+    """Records and damage that begin in the range.  Sets the reader's `next_id` when the end of the segment was reached."""
     next_id: int | None = wanted.begin.transaction_id
     end = wanted.begin.offset
     for item in reader.scan(wanted.begin.transaction_id, wanted.begin.offset, stop=reader.size, data=data):
@@ -125,7 +126,7 @@ def _by_index(reader: ChunkReader, part: SegmentPart) -> Range | None:
 
 
 def _proven(reader: ChunkReader, transaction_id: int, size: int) -> RecordPlace | None:
-    """Where the record is, if the index says so, it is there, and those in front of it lead up to it."""
+    """The place of a record by the index, if the record is there and a chain of records leads up to it."""
     assert reader.reader is not None
     try:
         found = prove(reader.data, reader.reader, transaction_id, size)
@@ -143,7 +144,7 @@ def _proven(reader: ChunkReader, transaction_id: int, size: int) -> RecordPlace 
 
 
 def _leads(reader: ChunkReader, first: int, start: int | None, stop: int, expected: int) -> bool:
-    """Whether records follow one another from `start` to `stop`, where `expected` comes next."""
+    """Whether an unbroken chain of records, from id `first` at `start` on, ends at `stop` with `expected` as its next id."""
     if start is None or not HEADER_SIZE <= start < stop:
         return False
     end, next_id = start, first
@@ -166,17 +167,17 @@ def _by_search(reader: ChunkReader, part: SegmentPart) -> Range | None:
     if part.number == 0:
         return Range(head, stop, last)
     if target >= reader.size:
-        return None  # it was cut since
+        return None  # the file was truncated since the plan
     sure, begin = _searched(reader, target)
     if not sure:
         return Range(head, stop, last, target)
     if begin is None or begin.offset >= stop:
-        return None  # one record reaches over the whole part
+        return None  # one record covers the whole part
     return Range(begin, stop, last)
 
 
 def _searched(reader: ChunkReader, target: int) -> tuple[bool, RecordPlace | None]:
-    """The first record at or behind `target`, and whether that is sure; sure and None: the file ends before one begins."""
+    """Whether a chain was accepted, and its first record at or after `target`; None: the file ends before another record."""
     start = target - LOOKBACK
     if start <= HEADER_SIZE:
         return False, None
@@ -202,7 +203,7 @@ def _searched(reader: ChunkReader, target: int) -> tuple[bool, RecordPlace | Non
 
 
 def _chain(reader: ChunkReader, head: RecordPlace, target: int) -> tuple[RecordPlace | None, int | None]:
-    """Follow records: the first at or behind `target`, and where the chain broke before it had convinced."""
+    """Follow a chain: its first record at or after `target`, and the offset of the break if it is not accepted, else None."""
     found: RecordPlace | None = None
     size = reader.size
     enough = target + LOOKAHEAD

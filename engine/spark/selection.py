@@ -1,7 +1,7 @@
-"""What of the storages is wanted: partitions and transaction ids, as options and filters bound them, and which storages.
+"""The selection of a read: storages, partitions and transaction ids, by options and by filters of the query.
 
-A filter is only ever used to leave out what it would remove from the result: Spark applies every filter again.  Rows in which
-the filtered column is null (damage that belongs to no partition or no transaction) are among what it removes.
+Filters only save reading: Spark applies every filter to the result again.  A filter also removes rows in which its column is null
+(damage without a partition or a transaction id), so these need not be read either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class IdBounds:
-    """Integers from `low` to `high`, both inclusive, and of these, where `among` is given, only its members."""
+    """The integers from `low` to `high`, both inclusive; with `among` only those that are in it, too."""
 
     low: int | None = None
     high: int | None = None
@@ -33,12 +33,12 @@ class IdBounds:
 
     @property
     def open(self) -> bool:
-        """Whether every number is in it."""
+        """Whether it contains every integer."""
         return self.low is None and self.high is None and self.among is None
 
     @property
     def empty(self) -> bool:
-        """Whether none is."""
+        """Whether it contains none."""
         if self.among is not None:
             return not any(number in self for number in self.among)
         return self.low is not None and self.high is not None and self.low > self.high
@@ -46,13 +46,13 @@ class IdBounds:
     def narrowed(
         self, *, low: int | None = None, high: int | None = None, among: frozenset[int] | None = None
     ) -> IdBounds:
-        """What is in this and in the other as well."""
+        """The intersection with these bounds."""
         if among is not None and self.among is not None:
             among &= self.among
         return IdBounds(_pick(max, self.low, low), _pick(min, self.high, high), self.among if among is None else among)
 
     def span(self) -> tuple[int | None, int | None]:
-        """The least and the greatest that can be in it; None is no bound."""
+        """The least and the greatest integer that it can contain; None: no bound."""
         if self.among is None:
             return self.low, self.high
         members = [number for number in self.among if number in self]
@@ -68,9 +68,10 @@ def _pick(choose: Any, one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Selection(Collection[int]):
-    """Partitions and ids.  As a collection it is the partitions; `named` are those that an option names, and must exist.
+    """Partitions, ids and storages.  As a collection it has the partitions.
 
-    `nodes`: the storages, by what the column of that name says; None: all.
+    `named`: the partitions that an option names, and that must exist.  `nodes`: the storages, by their value in the column
+    `node`; None: all.
     """
 
     named: frozenset[int] | None = None
@@ -89,7 +90,7 @@ class Selection(Collection[int]):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing can be in it."""
+        """Whether it selects nothing."""
         if self.named is not None and not any(number in self for number in self.named):
             return True
         return self.partitions.empty or self.ids.empty or self.nodes == frozenset()
@@ -100,12 +101,12 @@ class Selection(Collection[int]):
 
     @property
     def restricts_partitions(self) -> bool:
-        """Whether some partition is not in it."""
+        """Whether it leaves any partition out."""
         return self.named is not None or not self.partitions.open
 
 
 def pushed(selection: Selection, filters: Sequence[Filter]) -> Selection:
-    """The selection with what filters on node, partition and transaction_id leave of it; other filters change nothing."""
+    """The selection narrowed by filters on node, partition and transaction_id; other filters are ignored."""
     for one in filters:
         attribute = getattr(one, "attribute", None)
         if attribute is None or len(attribute) != 1:
@@ -121,7 +122,7 @@ def pushed(selection: Selection, filters: Sequence[Filter]) -> Selection:
 
 
 def _nodes(one: Filter) -> frozenset[str] | None:
-    """The storages that a filter leaves; None where it says nothing of that kind."""
+    """The storages that a filter allows; None for any other filter."""
     from pyspark.sql import datasource as spark
 
     if isinstance(one, spark.In):
@@ -137,7 +138,7 @@ def _nodes(one: Filter) -> frozenset[str] | None:
 
 
 def _narrow(bounds: IdBounds, one: Filter) -> IdBounds:
-    """Where a value is no integer (null, for instance) nothing is concluded."""
+    """The bounds narrowed by a filter; unchanged where its value is no integer (null, for instance)."""
     from pyspark.sql import datasource as spark
 
     value = getattr(one, "value", None)

@@ -1,7 +1,7 @@
-"""How the code reaches executors: one archive of our packages, made anew for each session that needs it.
+"""Shipping of our code to executors: a zip archive of our packages, which a session sends with its jobs.
 
-Executors of a cluster need the libraries (NumPy, Numba, construct and so on) from their own environment; ours, which change
-more often, travel with the session.
+Executors of a cluster have the libraries (NumPy, Numba, construct and so on) in their own environment.  Our packages change more
+often, and are sent with the session.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MODULES = ("pyspark_waltz.py", "pyspark_waltz_pipeline.py", "waltzctl/__init__.p
 
 
 def root() -> Path:
-    """The directory that holds our packages: what has to be on the path of a Python that imports them.
+    """The directory with our packages, which must be on ``sys.path`` to import them.
 
-    By the name under which this module was imported: links are not followed, as the package's links lead out of it.
+    Derived from the path of this module as it was imported; symbolic links are not resolved, since they lead out of the package.
     """
     return Path(__file__).absolute().parents[3]
 
@@ -34,7 +34,7 @@ def write_archive(target: Path) -> Path:
 
 
 def named_archive(directory: Path) -> Path:
-    """The same, in a directory, under a name that tells its contents: a Spark application takes a file's name once."""
+    """`write_archive` into a directory, under a name that contains a checksum: a Spark application accepts a file name once."""
     archive = write_archive(directory / "code.zip")
     return archive.rename(directory / f"waltzctl-code-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}.zip")
 

@@ -1,8 +1,7 @@
-"""An executor of Spark's workers: each Spark task does a packet of small tasks, or one large one, and sends the results back.
+"""A task executor on Spark's workers: each Spark task runs a packet of small tasks, or one large task, and returns the results.
 
-Everything goes through the DataFrame API (``range`` and ``mapInArrow``), so that it is the same with an embedded Spark, on a
-cluster and through Spark Connect.  Jobs run in waves, so that neither the plan nor the results of a very long inspection are
-held at once.
+It uses only the DataFrame API (``range`` and ``mapInArrow``), which is the same with an embedded Spark, on a cluster and through
+Spark Connect.  A long inspection is several Spark jobs (waves), so that its plan and its results are never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 PACKET = 4 << 30
-"""Bytes that one Spark task reads at most: seconds of work, because each Spark task costs 30 to 130 ms beside it."""
+"""Bytes that one Spark task reads, at most: seconds of work, as the overhead of a Spark task is 30 to 130 ms."""
 FLAT = 256 << 10
-"""Bytes that could be read in the time that a task of ours costs beside its bytes."""
+"""The overhead of one of our tasks, as bytes that could be read in that time."""
 WAVE = 8192
-"""Packets in one job."""
-_GOOD_BYE = 10.0
-"""Seconds that a cancelled job may take to end."""
-_LOOK = 0.2
-"""Seconds between two looks at how far a job is."""
+"""Packets in one Spark job, at most."""
+_CANCEL_TIMEOUT = 10.0
+"""Seconds to wait for a cancelled job to end."""
+_PROGRESS_INTERVAL = 0.2
+"""Seconds between two queries of a job's progress."""
 
 _SCHEMA = "packet long, failed boolean, result binary"
 
 
 class SparkExecutor:
-    """Does tasks on the workers of a session; see `engine.task_executor.TaskExecutor`."""
+    """Runs tasks on the workers of a session; see `engine.task_executor.TaskExecutor`."""
 
     def __init__(self, session: Session, progress: Progress = SILENT) -> None:
         self._session = session
@@ -54,7 +53,7 @@ class SparkExecutor:
 
     @property
     def parallelism(self) -> int:
-        """Tasks that Spark runs at once, as far as it tells."""
+        """The number of tasks that Spark runs in parallel, as far as it tells."""
         return self._session.parallelism
 
     def map(
@@ -65,7 +64,7 @@ class SparkExecutor:
         weights: Sequence[int],
         what: str,
     ) -> Iterator[Result]:
-        """See `TaskExecutor.map`.  Raises ClusterError when Spark gives the job up, and what `work` raises of ours."""
+        """See `TaskExecutor.map`.  Raises ClusterError when the Spark job fails, and our own errors that `work` raises."""
         packets = pack(weights, self.parallelism)
         self.progress.start(what, sum(weights))
         for begin in range(0, len(packets), WAVE):
@@ -86,9 +85,9 @@ class SparkExecutor:
                 yield from pickle.loads(result)
 
     def run(self, job: Callable[[SparkSession], Result], *, weight: int, receiver: Receiver | None = None) -> Result:
-        """``job(spark)`` in a thread of its own, while this one tells how far its `weight` bytes are.
+        """Run ``job(spark)`` in another thread, while this one reports its progress (of `weight` bytes).
 
-        Whoever interrupts the wait ends the job.  Raises ClusterError when Spark gives it up.
+        An exception in this thread, such as KeyboardInterrupt, cancels the job.  Raises ClusterError when the job fails.
         """
         spark, tag = self._session.spark, f"waltzctl-{uuid.uuid4()}"
         found: list[Result] = []
@@ -98,7 +97,7 @@ class SparkExecutor:
             try:
                 self._name(tag)
                 found.append(job(spark))
-            except BaseException as error:  # handed to the thread that waits
+            except BaseException as error:  # raised in the thread that waits
                 failed.append(error)
 
         thread = threading.Thread(target=body, name="spark-job", daemon=True)
@@ -106,16 +105,16 @@ class SparkExecutor:
         told = 0
         try:
             while thread.is_alive():
-                thread.join(_LOOK)
+                thread.join(_PROGRESS_INTERVAL)
                 reached = int(weight * self._share_done())
                 if receiver is not None:
                     reached = min(weight, max(reached, receiver.done()))
                 self.progress.advance(max(0, reached - told))
                 told = max(told, reached)
         except BaseException:
-            with contextlib.suppress(Exception):  # the interrupt is what matters
+            with contextlib.suppress(Exception):  # the interrupt is raised, not an error of the cancellation
                 self._cancel(tag)
-            thread.join(_GOOD_BYE)
+            thread.join(_CANCEL_TIMEOUT)
             raise
         if failed:
             raise self._explain(failed[0]) from failed[0]
@@ -123,7 +122,7 @@ class SparkExecutor:
         return found[0]
 
     def _name(self, tag: str) -> None:
-        """Name the jobs of this thread, so that they can be cancelled, and their tasks with them."""
+        """Tag the jobs of this thread, so that they can be cancelled together with their tasks."""
         if self._session.options.connect:
             self._session.spark.addTag(tag)
         else:
@@ -136,7 +135,7 @@ class SparkExecutor:
             self._session.spark.sparkContext.cancelJobGroup(tag)
 
     def _share_done(self) -> float:
-        """Of the tasks of the stages that run now; 0 where Spark does not tell (Spark Connect)."""
+        """The completed share of the tasks of running stages; 0 where Spark does not tell (Spark Connect)."""
         if self._session.options.connect:
             return 0.0
         tracker = self._session.spark.sparkContext.statusTracker()
@@ -156,9 +155,9 @@ def _collect(spark: SparkSession, worker: Callable[[Any], Any], packets: int) ->
 
 
 def pack(weights: Sequence[int], parallelism: int) -> list[range]:
-    """Neighbouring tasks together: as few packets as there are parallelism, or, where those would be large, a few for each.
+    """Pack neighbouring tasks: a packet for each parallel Spark task, or 3 or more for each where one would exceed `PACKET`.
 
-    A packet of less than PACKET bytes is not cut any further: what is won by even shares is lost to the cost of a Spark task.
+    Smaller packets would balance the load better, but the overhead of the Spark tasks costs more than that gains.
     """
     total = sum(weights) + FLAT * len(weights)
     wanted = max(1, parallelism) if total <= PACKET * parallelism else max(3 * parallelism, -(-total // PACKET))
@@ -166,7 +165,7 @@ def pack(weights: Sequence[int], parallelism: int) -> list[range]:
     begin, reached = 0, 0
     for number, weight in enumerate(weights):
         size = weight + FLAT
-        # a packet ends where its end comes nearest to an even share of the whole
+        # end the packet where its end is nearest to an even share of the total
         if number > begin and reached + size / 2 > total * (len(packets) + 1) / wanted:
             packets.append(range(begin, number))
             begin = number
@@ -176,8 +175,8 @@ def pack(weights: Sequence[int], parallelism: int) -> list[range]:
     return packets
 
 
-def _anchor_imports() -> None:
-    """Spark names our archive relative to the worker's directory, which leads nowhere once we stand elsewhere."""
+def _make_imports_absolute() -> None:
+    """Make ``sys.path`` absolute: Spark adds our archive by a path that is relative to the worker's first directory."""
     if all(os.path.isabs(one) for one in sys.path if one):
         return
     sys.path[:] = [os.path.abspath(one) for one in sys.path]
@@ -188,10 +187,10 @@ def _anchor_imports() -> None:
 
 
 @contextlib.contextmanager
-def _standing_in(directory: str) -> Iterator[None]:
-    """Make `directory` the current one where it exists: paths are as the user typed them, and findings name them so."""
+def _working_directory(directory: str) -> Iterator[None]:
+    """Change to `directory` where it exists: paths, in findings too, are as the user typed them, relative to it."""
     before = os.getcwd()
-    _anchor_imports()
+    _make_imports_absolute()
     with contextlib.suppress(OSError):
         os.chdir(directory)
     try:
@@ -207,7 +206,7 @@ def do_packets(
     told_to: MessageAddress | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[Any]:
-    """On a worker: do the packets whose numbers come in, each task of each."""
+    """On a worker: run all tasks of the packets whose numbers are in `batches`."""
     import pyarrow as pa
 
     for batch in batches:
@@ -217,7 +216,7 @@ def do_packets(
             results: list[Any] = []
             answer: object = results
             try:
-                with _standing_in(directory):
+                with _working_directory(directory):
                     for task, weight in pickle.loads(payloads[number]):
                         results.append(work(task))
                         sender.advance(weight)

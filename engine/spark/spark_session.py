@@ -1,4 +1,4 @@
-"""A Spark session of a command, and where its jobs run; `engine.spark.start` opens one."""
+"""A command's Spark session and its options; `engine.spark.start` opens one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 CONNECT = "sc://"
-"""How the URL of a Spark Connect server begins."""
+"""The scheme of a Spark Connect server's URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class SparkOptions:
     """Where jobs run.
 
     `master`: as Spark names it (``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``), or ``sc://host:15002`` for Spark
-    Connect; None: what the environment says (``SPARK_REMOTE``, ``MASTER``), else this machine.  `conf`: pairs of Spark's
+    Connect; None: from the environment (``SPARK_REMOTE``, ``MASTER``), else this machine.  `conf`: pairs of Spark's
     settings.
     """
 
@@ -35,7 +35,7 @@ class SparkOptions:
 
     @property
     def local(self) -> bool:
-        """Whether jobs run in this machine's own Python processes, started from here."""
+        """Whether jobs run in Python processes on this machine that the session starts."""
         return self.where.startswith("local")
 
     @property
@@ -45,7 +45,7 @@ class SparkOptions:
 
 
 class Session:
-    """An open session.  A context manager; closing stops what was started here."""
+    """An open session.  A context manager; closing stops the Spark that was started for it."""
 
     def __init__(self, spark: SparkSession, options: SparkOptions, stack: contextlib.ExitStack) -> None:
         self.spark = spark

@@ -1,8 +1,8 @@
-"""How a read is cut into tasks: segments or parts of large ones, small ones packed together.
+"""The division of a read into tasks: segments, parts of large segments, and small ones packed together.
 
-A plan knows names and sizes, and the headers of segments whose names do not follow from one another.  A part is "the third of
-five"; where exactly it begins is for its task to find out (see `engine.spark.segment_parts`), in a way that the task of the part
-in front of it finds as well.
+A plan knows the names and sizes of files, and the headers of segments whose names do not follow from one another.  A part is, for
+instance, "the third of five"; its task finds where exactly it begins, and so does the task of the part before it
+(`engine.spark.segment_parts`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from waltzctl.engine.spark.selection import Selection
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 FLAT = 256 << 10
-"""Bytes that could be read in the time that opening a segment takes."""
+"""The cost of opening a segment, as bytes that could be read in that time."""
 T = TypeVar("T")
 _WILDCARDS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """SegmentPart `number` of the `count` into which a segment is cut, and what of it is wanted.
+    """Part `number` (from 0) of the `count` parts of a segment, and the ids to read of it.
 
-    `entries`: index entries when it was planned; None: no index.  `first`, `last`: ids, inclusive; None is no bound.
-    `follower`: the segment behind this one, wanted or not; the last part tells whether the two join.
+    `entries`: the number of index entries when the read was planned; None: no index.  `first`, `last`: ids, inclusive; None: no
+    bound.  `follower`: the next segment, whether it is to be read or not: the last part checks that the two join.
     """
 
     node: str
@@ -67,7 +67,7 @@ class Notice:
 
     @property
     def cost(self) -> int:
-        """Next to nothing."""
+        """Hardly any: nothing has to be read."""
         return len(self.findings)
 
     @property
@@ -78,7 +78,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """A storage directory (or what lies outside any) as it was seen: its surroundings and the partitions that are wanted."""
+    """The listing of a storage directory, or of partitions and files outside of any: its surroundings, the partitions to read."""
 
     scope: Scope
     around: ScopeSurroundings
@@ -86,8 +86,9 @@ class Surveyed:
 
 
 def survey(paths: Iterable[PurePath], selection: Selection) -> Iterator[Surveyed]:
-    """List what is wanted of all `paths`: each file is looked at once, and of its bytes only the control files' are read, and
-    as many headers of data files as it takes to see one with the control file's key.
+    """List everything to read of all `paths`.
+
+    Only control files are read, and headers of data files until one has the control file's cluster key.
 
     Raises NotWaltzError, InvalidRequestError, DiskReadError.
     """
@@ -99,14 +100,14 @@ def survey(paths: Iterable[PurePath], selection: Selection) -> Iterator[Surveyed
     if selection.nodes is not None:
         named = list(_of_nodes(named, selection.nodes))
     for scope in plan(named, wanted):
-        if not selection.partitions.open:  # a filter on the partition removes what has none
+        if not selection.partitions.open:  # a filter on the partition removes rows without one
             scope.partitions = {key: one for key, one in scope.partitions.items() if one.number in selection}
         around = look_around(scope, wanted)
         yield Surveyed(scope, around, tuple(runs(scope, around, limits, wanted)))
 
 
 def expand(path: PurePath) -> list[PurePath]:
-    """A path that names a storage, or what it stands for: a pattern's matches, or the storages that a directory holds.
+    """The storages of a path: itself, the matches of a pattern, or the storages in a directory.
 
     Raises NotWaltzError, DiskReadError.
     """
@@ -130,7 +131,7 @@ def expand(path: PurePath) -> list[PurePath]:
 
 
 def _first_named(named: Iterable[PurePath]) -> Iterator[PurePath]:
-    """The same paths below the first name of their storage: the column `node` has it, though a filter leaves that path out."""
+    """Paths in which a storage that has several names has its first one, as in the column `node`."""
     names: dict[str, PurePath] = {}
     for path in named:
         storage = resolve(path).storage
@@ -142,7 +143,7 @@ def _first_named(named: Iterable[PurePath]) -> Iterator[PurePath]:
 
 
 def _of_nodes(named: Iterable[PurePath], nodes: frozenset[str]) -> Iterator[PurePath]:
-    """What belongs to these storages; what belongs to none stays.  A storage that is named twice has its first name."""
+    """The paths of these storages, and those outside of any storage.  A storage that is named twice has its first name."""
     names: dict[str, str] = {}
     for path in named:
         target = resolve(path)
@@ -152,14 +153,14 @@ def _of_nodes(named: Iterable[PurePath], nodes: frozenset[str]) -> Iterator[Pure
 
 
 def _is_wanted(path: PurePath, selection: Selection) -> bool:
-    """Whether a filter leaves the partition that a path names; an option that contradicts the path is an error."""
+    """Whether the filters allow the partition that a path names.  Raises where an option contradicts the path."""
     target = resolve(path)
     target.selected(selection.named)
     return target.partition is None or target.partition in selection
 
 
 def _holds_any(path: PurePath, selection: Selection) -> bool:
-    """Whether a storage without its control file holds a partition that a filter leaves: the others do not show what it is."""
+    """Whether a storage without a control file has a partition that the filters allow."""
     if resolve(path).kind is not TargetKind.STORAGE or places.exists(path / CONTROL_FILE_NAME):
         return True
     try:
@@ -170,7 +171,7 @@ def _holds_any(path: PurePath, selection: Selection) -> bool:
 
 
 def node_of(scope: Scope, run: PartitionRun | None = None) -> str:
-    """What the column `node` says: the storage as it was named, or the directory of what lies outside any."""
+    """The value of the column `node`: the storage as it was named, or the directory of a partition outside of any storage."""
     if scope.storage is not None:
         return text(scope.storage)
     if run is not None:
@@ -179,12 +180,12 @@ def node_of(scope: Scope, run: PartitionRun | None = None) -> str:
 
 
 def text(path: PurePath | str) -> str:
-    """A path as Spark can hold it: bytes that are no UTF-8 become marks of replacement."""
+    """A path as text for Spark: bytes that are no UTF-8 become replacement characters (U+FFFD)."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[SegmentPart]:
-    """The parts of a partition's segments that are wanted, in order."""
+    """The parts of a partition's segments to read, in order."""
     entries, ordered = run.entries, run.in_order()
     first, last = span = selection.ids.span()
     wanted = frozenset(job.first for job in run.holding(span))
@@ -199,12 +200,12 @@ def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int
 
 
 def parts_for(size: int, split_size: int) -> int:
-    """How many parts of about `split_size` bytes; one where the second would be less than half of that."""
+    """The number of parts of about `split_size` bytes; one where the second would be less than half of that."""
     return max(1, (size + split_size // 2) // split_size)
 
 
 def _bytes_of(job: SegmentJob, entries: int | None, first: int | None, last: int | None) -> int:
-    """About how many bytes of a segment are wanted."""
+    """Bytes of a segment to read, approximately."""
     if not entries or (first is None and last is None):
         return job.bytes
     low = max(0, (job.first if first is None else first) - job.first)
@@ -213,7 +214,7 @@ def _bytes_of(job: SegmentJob, entries: int | None, first: int | None, last: int
 
 
 class Item(Protocol):
-    """What a task is made of: a part, a notice, a look for what is missing, a piece of another view."""
+    """A unit of a task: a part, a notice, a search for missing transactions, a unit of another view."""
 
     @property
     def cost(self) -> int:
@@ -221,7 +222,7 @@ class Item(Protocol):
 
 
 def pack(items: Iterable[T], most: int, weight: Callable[[T], int]) -> Iterator[tuple[T, ...]]:
-    """Neighbours together, of at most `most` bytes by `weight`, or one; what weighs nothing never begins a packet of its own."""
+    """Pack neighbouring items: at most `most` bytes by `weight`, or a single item.  Weightless items never begin a packet."""
     packet: list[T] = []
     total = 0
     for item in items:
@@ -236,5 +237,5 @@ def pack(items: Iterable[T], most: int, weight: Callable[[T], int]) -> Iterator[
 
 
 def total(items: Iterable[Item]) -> int:
-    """Bytes of data that a packet's tasks read, about."""
+    """Bytes of data that a packet's items read, approximately."""
     return sum(item.cost for item in items)

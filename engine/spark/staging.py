@@ -1,7 +1,11 @@
-"""The directory beside a target in which a write is prepared, and how one that was left behind is told from one in use.
+"""The staging directory of a write, beside its target; how an abandoned one is told from one in use.
 
-``TARGET.waltzctl-tmp-<uuid>/`` holds ``owner`` (host, process and start of the driver's process), ``tasks/`` with a directory for
-each attempt of a task, and in the end ``storage/``, which becomes the target by one rename.
+::
+
+    TARGET.waltzctl-tmp-<uuid>/
+        owner       host, process id and start time of the driver's process: the directory is abandoned when that has ended
+        tasks/      a directory for each attempt of a task
+        storage/    the complete directory, which one rename makes the target
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ TASKS = "tasks"
 STORAGE = "storage"
 _GONE = "-gone"
 _STAT = re.compile(r"(\d+) \((.*)\) [^ZX] (\d+) (.*)", re.DOTALL)
-"""Not matched by a process that has ended and whose parent has not asked how: in a container nobody may ever ask."""
+"""``/proc/PID/stat``, except of zombies (Z, X): in a container no parent may ever wait for an ended process."""
 _DEPTH = 16
 _PASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process: host name, id, and its start in the system's ticks since boot, so that another one of the same id is told."""
+    """A process: host name, id, and its start in clock ticks since boot, which tells it from a later process with the same id."""
 
     host: str
     pid: int
@@ -58,7 +62,7 @@ def _process(pid: int) -> tuple[str, int, int] | None:
 
 
 def driver() -> Owner:
-    """The Java process that this one works for, else this one itself."""
+    """The Java process of the driver that started this one, else this process itself."""
     pid = os.getpid()
     for _ in range(_DEPTH):
         found = _process(pid)
@@ -72,12 +76,12 @@ def driver() -> Owner:
 
 
 def prefix(target: Path) -> str:
-    """What the name of every staging directory of a target begins with."""
+    """The prefix of the names of a target's staging directories."""
     return f"{target.name}{disk.TEMPORARY_SUFFIX}-"
 
 
 def clear_left(target: Path) -> None:
-    """Remove the staging directories of processes that have ended.
+    """Remove the staging directories of a target whose owners have ended.
 
     Raises RefusedError when another write to the target seems to be under way, DiskWriteError.
     """
@@ -99,7 +103,7 @@ def make_staging(target: Path) -> Path:
 def _clear(target: Path, staging: Path) -> None:
     owner = None
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        if not staging.name.endswith(_GONE):  # else nothing is prepared there any more, whoever began it
+        if not staging.name.endswith(_GONE):  # a directory with that suffix is being removed
             owner = Owner(**json.loads((staging / OWNER).read_text()))
     if owner is not None and owner.alive is not False:
         who = f"process {owner.pid} on {owner.host}"
@@ -112,9 +116,9 @@ def _clear(target: Path, staging: Path) -> None:
 
 
 def remove(staging: Path) -> None:
-    """Remove a staging directory with all that is in it; one that is not there is no error, and a link is none of ours.
+    """Remove a staging directory and its contents, if it exists.  A symbolic link is not followed, and stays.
 
-    It is renamed first, so that a task which still runs finds no place to write to.  Raises DiskWriteError.
+    The directory is renamed first, so that a task that still runs cannot write to it.  Raises DiskWriteError.
     """
     if staging.is_symlink() or not staging.is_dir():
         return
@@ -126,7 +130,7 @@ def remove(staging: Path) -> None:
         try:
             disk.remove_tree(gone)
         except (DiskError, FileNotFoundError):
-            if not gone.exists():  # somebody else has removed it
+            if not gone.exists():  # another process has removed it
                 return
             if attempt == _PASSES - 1:
                 raise

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _PORTS = {"spark": 7077, "sc": 15002}
 _PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-"""Variables that say what Spark starts for its workers, and for those that plan with a data source."""
-_PATIENCE = 10.0
-"""Seconds that a master may take to answer a connection."""
+"""Environment variables with the interpreters that Spark starts for its workers, and for planning with a data source."""
+_CONNECT_TIMEOUT = 10.0
+"""Seconds to wait for a master to accept a connection."""
 _QUIET_LOG = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -42,7 +42,7 @@ appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
 
 
 def need_pyspark(otherwise: str = "") -> None:
-    """Raise UnavailableError where PySpark is not installed; `otherwise`: what else helps."""
+    """Raise UnavailableError where PySpark is not installed; `otherwise`: an alternative, for the advice."""
     try:
         import pyspark
         import pyspark.sql  # noqa: F401
@@ -53,10 +53,10 @@ def need_pyspark(otherwise: str = "") -> None:
 
 
 def open_session(options: SparkOptions) -> Session:
-    """Start Spark, or connect to it, and look at its workers.
+    """Start Spark, or connect to it, and check its workers (`engine.spark.handshake`).
 
     Raises UnavailableError when PySpark or Java is missing, ClusterError when the cluster cannot be reached or used,
-    MismatchError when its workers have another Python, InvalidRequestError for settings that cannot be meant.
+    MismatchError when its workers have another Python, InvalidRequestError for invalid settings.
     """
     need_pyspark(", or --engine local")
     from pyspark.sql import SparkSession
@@ -77,7 +77,9 @@ def open_session(options: SparkOptions) -> Session:
                 spark = builder.appName("waltzctl").getOrCreate()
             stack.callback(_stop, spark)
             if options.local:
-                stack.callback(os.environ.update, dict.fromkeys(_PYTHONS, sys.executable))  # the launcher goes with it
+                stack.callback(
+                    os.environ.update, dict.fromkeys(_PYTHONS, sys.executable)
+                )  # the launcher is removed with the directory
             if not options.local:
                 _ship(spark, options, directory)
             session = Session(spark, options, contextlib.ExitStack())
@@ -96,8 +98,8 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
     """A Spark session for a program, in which ``format("waltz")`` can be read; it is stopped when the program ends.
 
     Interpreter, Java and this project's code are those of the calling Python, activated or not, for a master on this machine,
-    a standalone cluster (``spark://host:7077``) or Spark Connect (``sc://host:15002``); `master` None: what the environment
-    says (``SPARK_REMOTE``, ``MASTER``), else this machine.  `conf`: Spark's settings.  Raises as `open_session` does.
+    a standalone cluster (``spark://host:7077``) or Spark Connect (``sc://host:15002``); `master` None: from the
+    environment (``SPARK_REMOTE``, ``MASTER``), else this machine.  `conf`: Spark's settings.  Raises as `open_session` does.
     """
     session = open_session(SparkOptions(master, tuple((conf or {}).items())))
     from waltzctl.engine.spark.data_source import WaltzDataSource
@@ -108,7 +110,7 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
 
 
 def _check_master(where: str) -> None:
-    """See whether anybody listens where a master should: Spark itself tries for many minutes.  Raises ClusterError."""
+    """Connect to the master once, since Spark itself would retry for many minutes.  Raises ClusterError."""
     scheme, found, rest = where.partition("://")
     if not found or scheme not in ("spark", "sc"):
         return
@@ -117,7 +119,7 @@ def _check_master(where: str) -> None:
         host, colon, port = one.rpartition(":")
         address = (host.strip("[]"), int(port)) if colon and port.isdigit() else (one.strip("[]"), _PORTS[scheme])
         try:
-            socket.create_connection(address, timeout=_PATIENCE).close()
+            socket.create_connection(address, timeout=_CONNECT_TIMEOUT).close()
         except OSError as error:
             refused = f"{address[0]}:{address[1]}: {error.strerror or error}"
         else:
@@ -126,7 +128,7 @@ def _check_master(where: str) -> None:
 
 
 def _prepare_environment(options: SparkOptions, directory: Path) -> None:
-    """What the Java process that is started here, and the workers that it starts, inherit."""
+    """Set environment variables for the Java process that Spark starts here, and for its workers."""
     if options.local:
         os.environ |= dict.fromkeys(_PYTHONS, str(write_launcher(directory)))
         paths = [str(shipping.root()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -136,7 +138,7 @@ def _prepare_environment(options: SparkOptions, directory: Path) -> None:
 
 
 def _settings(options: SparkOptions, directory: Path) -> Iterator[tuple[str, str]]:
-    """Ours, and then those of the caller, which win."""
+    """Our settings, and then the caller's, which take precedence."""
     given = dict(options.conf)
     for key in given:
         if not key.startswith("spark."):
@@ -153,13 +155,13 @@ def _settings(options: SparkOptions, directory: Path) -> Iterator[tuple[str, str
     if options.local:
         yield "spark.driver.host", "127.0.0.1"
         yield "spark.driver.bindAddress", "127.0.0.1"
-    yield "spark.sql.execution.arrow.maxRecordsPerBatch", "2147483647"  # 0, "no bound", ends Python data sources
+    yield "spark.sql.execution.arrow.maxRecordsPerBatch", "2147483647"  # 0, "no bound", makes Python data sources fail
     yield from given.items()
 
 
 @contextlib.contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Keep what Java says on stderr while it starts; show it only when it does not start."""
+    """Capture Java's stderr while it starts; add it to the error when it fails to start."""
     with tempfile.TemporaryFile() as kept:
         sys.stderr.flush()
         saved = os.dup(2)
@@ -176,7 +178,7 @@ def _quiet_start() -> Iterator[None]:
 
 
 def _stop(spark: SparkSession) -> None:
-    with contextlib.suppress(Exception):  # whatever the cluster says to a good-bye changes nothing any more
+    with contextlib.suppress(Exception):  # the session is closed anyway: an error here has no consequence
         spark.stop()
 
 
@@ -184,5 +186,5 @@ def _ship(spark: SparkSession, options: SparkOptions, directory: Path) -> None:
     archive = shipping.named_archive(directory)
     if options.connect:
         spark.addArtifacts(str(archive), pyfile=True)
-    elif not any(one.endswith(f"/{archive.name}") for one in spark.sparkContext.listFiles):  # of an earlier call
+    elif not any(one.endswith(f"/{archive.name}") for one in spark.sparkContext.listFiles):  # added by an earlier call
         spark.sparkContext.addPyFile(str(archive))

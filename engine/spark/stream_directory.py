@@ -1,8 +1,14 @@
-"""A stream of what is written to a storage directory, by a live node or in one go.
+"""The stream of a storage directory, whether a node writes to it or not.
 
-Only whole, believable records count.  A torn tail is not there yet; damage in front of believable records is a row of its own,
-with the code of its finding, in the one batch that owns the first id that it cost.  So are transactions behind the last record
-that are proven to have been there.
+=====================================  ====================================================================================
+in a segment                           in the stream
+=====================================  ====================================================================================
+an intact record                       a row
+a torn tail                            nothing: the record is being written
+damage before an intact record         one row with its finding, in the batch with the first id that it cost
+lost transactions after the last       one row with their finding, where evidence (`stream_losses`) proves that they were
+record                                 written
+=====================================  ====================================================================================
 """
 
 from __future__ import annotations
@@ -49,9 +55,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SETTLED = 2_000_000_000
-"""Nanoseconds after which a further change of a directory gives it another time, on every file system."""
+"""Nanoseconds after which another change of a directory changes its modification time, on every file system."""
 _TRIES = 8
-"""Looks at a partition whose files are truncated and removed all the time."""
+"""Attempts to read a partition while its files are truncated or removed."""
 
 
 def directory_stream(options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
@@ -62,14 +68,16 @@ def directory_stream(options: Mapping[str, str], schema: StructType) -> WaltzStr
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A partition's files.  `settled`: the directory had been at rest when it was listed, so that its time tells of changes."""
+    """The listing of a partition's files."""
 
     view: PartitionView
     modified_ns: int | None
+    """The directory's modification time, ns since 1970."""
     settled: bool
+    """Whether that time was more than `_SETTLED` ago: then an unchanged time means an unchanged directory."""
 
 
-def _looked_at_again(view: PartitionView) -> PartitionView:
+def _with_last_segment_as_now(view: PartitionView) -> PartitionView:
     if not view.segments:
         return view
     last = view.segments[-1]
@@ -87,7 +95,7 @@ class DirectoryHistory:
         self._listed: dict[int, _Listed] = {}
         self._places: dict[int, PartitionPlaces] = {}
         self._seen: dict[int, tuple[tuple[FileState | None, ...], Anchor]] = {}
-        """The last record of each partition, and the files in which it was found."""
+        """The last record of each partition, and the states of the last segment's files when it was found."""
 
     @property
     def place(self) -> str:
@@ -104,7 +112,7 @@ class DirectoryHistory:
         self._control = read_control(self._path / CONTROL_FILE_NAME)
         if self._control is None:
             view_storage(self._path)  # raises NotWaltzError unless partitions lie there without a control file
-        # what is beyond a control file that is whole is of no partition of this cluster
+        # a complete control file has the number of partitions; directories with higher numbers are not of this cluster
         if self._control is not None and self._control.size_fits:
             found = [number for number in found if number < self._control.header.num_partitions]
         listed = {number: self._list(number) for number in sorted(found)}
@@ -117,19 +125,22 @@ class DirectoryHistory:
         return None if self._control is None else self._control.header.cluster_key
 
     def _list(self, number: int) -> _Listed | None:
-        """A partition's files; where its directory did not change, only the last segment can have.  None: no directory."""
+        """List a partition's files; None without a directory.
+
+        Where the directory did not change since the last listing, only the last segment's files are looked at.
+        """
         path = self._path / str(number)
         modified, before = places.directory_modified_ns(path), self._listed.get(number)
         if before is not None and before.settled and before.modified_ns == modified:
-            return replace(before, view=_looked_at_again(before.view))
+            return replace(before, view=_with_last_segment_as_now(before.view))
         settled = modified is not None and time.time_ns() - modified > _SETTLED
         try:
             return _Listed(view_partition(path, number), modified, settled)
         except NotWaltzError:
             return None
 
-    def _patiently(self, partition: int, work: Callable[[PartitionPlaces], T]) -> T:
-        """Do something with a partition's files; again, with a new listing, when a truncation removed one of them."""
+    def _retrying(self, partition: int, work: Callable[[PartitionPlaces], T]) -> T:
+        """Call `work`; when a truncation has removed a file, list the partition and call it again, up to `_TRIES` times."""
         for _ in range(_TRIES):
             try:
                 return work(self._places[partition])
@@ -152,7 +163,7 @@ class DirectoryHistory:
             if up_to == LOW_WATER_MARK:
                 mark = self._mark(number)
                 lost = min(lost, mark)
-                # what is damaged up to the mark is told when the records behind it are read
+                # damage up to the mark becomes a row when the records after it are read
                 if mark < last.transaction_id:
                     last = self.at_or_before(number, mark, known.get(number, BEGINNING))
                     lost = last.transaction_id
@@ -160,7 +171,7 @@ class DirectoryHistory:
         return found
 
     def _promised(self, number: int) -> Promised:
-        """What is known of a partition beside its records, as it was listed last."""
+        """The evidence of a partition's transactions other than its records, as of the last listing."""
         listed, control = self._listed.get(number), self._control
         known = control is not None and number < len(control.partitions)
         current = control.partitions[number].current_struct if control is not None and known else None
@@ -169,11 +180,11 @@ class DirectoryHistory:
         return Promised(nothing if listed is None else listed.view, listed is not None, mark, session)
 
     def _end(self, number: int, known: Mapping[int, Anchor]) -> tuple[Anchor, int]:
-        """The last record, and the last transaction that is proven to have been here, which is that record's where none is lost.
+        """The last record, and the last transaction that is proven to have been written (the record's id where none is lost).
 
-        Asked a second time of files that are listed anew, as a truncation may have come between the listing and the reading.
+        A loss is confirmed by a second listing, since a truncation may have come between the first one and the reading.
         """
-        last = self._patiently(number, lambda places: self._last(places, known))
+        last = self._retrying(number, lambda places: self._last(places, known))
         if self._promised(number).proven.required - 1 <= last.transaction_id:
             return last, last.transaction_id
         self._control = read_control(self._path / CONTROL_FILE_NAME)
@@ -181,7 +192,7 @@ class DirectoryHistory:
         if (listed := self._list(number)) is not None:
             self._listed[number] = listed
             self._places[number] = PartitionPlaces(listed.view)
-        last = self._patiently(number, lambda places: self._last(places, known))
+        last = self._retrying(number, lambda places: self._last(places, known))
         return last, max(last.transaction_id, self._promised(number).proven.required - 1)
 
     def _last(self, places: PartitionPlaces, known: Mapping[int, Anchor]) -> Anchor:
@@ -194,7 +205,7 @@ class DirectoryHistory:
         return anchor
 
     def _mark(self, partition: int) -> int:
-        """What no recovery takes back: both marks, of which either may be the higher one.  -1 where nothing tells."""
+        """The id up to which no recovery removes a transaction: the lower of the two low-water marks; -1: unknown."""
         control = self._control
         if control is None or partition >= len(control.partitions):
             return -1
@@ -215,16 +226,16 @@ class DirectoryHistory:
         """See `History.at_or_before`."""
         if transaction_id < 0:
             return BEGINNING
-        return self._patiently(partition, lambda places: places.at_or_before(transaction_id, known)) or BEGINNING
+        return self._retrying(partition, lambda places: places.at_or_before(transaction_id, known)) or BEGINNING
 
     def again(self, partition: int, anchor: Anchor) -> Anchor | None:
         """See `History.again`."""
         if partition not in self._places:
             return None
-        return self._patiently(partition, lambda places: places.again(anchor))
+        return self._retrying(partition, lambda places: places.again(anchor))
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange | LostRange]:
-        """See `History.parts`.  Behind the last record there may be ids that are lost, up to an `end` that names no record."""
+        """See `History.parts`.  An `end` that names no record: the ids after the last record, up to this one, are lost."""
         if not end.identified:
             last = self.at_or_before(partition, end.transaction_id, start)
             if last.transaction_id > start.transaction_id:
@@ -237,7 +248,7 @@ class DirectoryHistory:
             yield from self._ranges(partition, start, end)
 
     def _ranges(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange]:
-        """What lies between two places, of which the second is a record."""
+        """The ranges between two anchors; `end` names a record."""
         control, mark = self._control, None
         if control is not None and partition < len(control.partitions):
             current = control.partitions[partition].current_struct
@@ -255,10 +266,10 @@ class DirectoryHistory:
             local_low_water_mark=mark,
             storage=self._path,
         )
-        yield from self._patiently(partition, lambda places: list(places.ranges(start, end, template)))
+        yield from self._retrying(partition, lambda places: list(places.ranges(start, end, template)))
 
     def read(self, part: SegmentRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
-        """See `History.read`.  Raises StalePlanError when the part is not what was planned any more."""
+        """See `History.read`.  Raises StalePlanError when the part's file has changed since it was planned."""
         for piece in self.scan(part, losses, borrowed=True):
             yield piece.made() if isinstance(piece, ScannedRows) else piece
 
@@ -270,9 +281,9 @@ class DirectoryHistory:
         *,
         borrowed: bool = False,
     ) -> Iterator[pa.RecordBatch | ScannedRows]:
-        """See `History.scan`; `borrowed`: records' data is overwritten by the next step.
+        """See `History.scan`.  `borrowed`: the data of yielded records is valid only until the next ones are asked for.
 
-        Raises StalePlanError when the part is not what was planned any more.
+        Raises StalePlanError when the part's file has changed since it was planned.
         """
         if isinstance(part, LostRange):
             losses.see([part.finding])
@@ -294,16 +305,16 @@ class DirectoryHistory:
 def read_range(
     part: SegmentRange, *, data: bool, known: KnownRecords | None = None, borrowed: bool = False
 ) -> Iterator[RecordBatch | Finding]:
-    """The records of a range in order, and a finding where there are none to believe.
+    """The intact records of a range in order, and a finding in each place without any.
 
-    Raises StalePlanError when the file is not what it was when the range was planned, DiskReadError.
+    Raises StalePlanError when the file has changed since the range was planned, DiskReadError.
     """
     if part.before:
         yield loss_finding(Gap(part.first, part.last + 1, part.segment), part.job.where)
         return
     try:
         with open_segment(part.job) as opened:
-            yield from _Reading(part, opened).run(data, known, borrowed)
+            yield from _RangeScan(part, opened).run(data, known, borrowed)
     except FilesChangedError:
         raise _changed(part, "its file is gone") from None
 
@@ -316,8 +327,8 @@ def _changed(part: SegmentRange, what: str) -> StalePlanError:
     )
 
 
-class _Reading:
-    """One walk over a range.  `next`: the id that is to come."""
+class _RangeScan:
+    """One scan of a range.  `_next`: the id that is expected next; `_last`: the last record."""
 
     def __init__(self, part: SegmentRange, opened: SegmentCheck) -> None:
         self._part = part
@@ -335,14 +346,14 @@ class _Reading:
                 raise _changed(part, "its file is shorter than a header")
             entries = 0 if opened.reader is None else opened.reader.count()
             found = job.short_header(opened.size, entries)
-            if found.missing is not None:  # a query may begin, or a batch end, in the midst of what it held
+            if found.missing is not None:  # only the lost ids that belong to this range
                 found = replace(found, transaction_id=part.first, missing=part.last + 1 - part.first)
             yield found
             return
         if part.stop is not None and part.stop > opened.size:
             raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")
         items = opened.scan(part.start_id, part.start, stop=part.stop, data=data, known=known, borrowed=borrowed)
-        torn = explained = False  # whether the tail, or some damage, says why the records end
+        torn = explained = False  # whether a torn tail, or damage up to the end, is the reason why the records end
         for item in items:
             if isinstance(item, RecordBatch):
                 yield from self._records(item)
@@ -371,7 +382,7 @@ class _Reading:
         part = self._part
         if damage.next_transaction_id is not None:
             self._next = damage.next_transaction_id
-        damage = self._of_part(damage)
+        damage = self._within_range(damage)
         if not part.first <= damage.transaction_id <= part.last:
             return
         if damage.cause is not DamageCause.TORN_TAIL:
@@ -379,8 +390,10 @@ class _Reading:
         elif part.stop is None:
             yield tail_finding(part.job, damage)
 
-    def _of_part(self, damage: Damage) -> Damage:
-        """Of damage in the midst of which the range begins, what is in it: who begins there was not told of the rest."""
+    def _within_range(self, damage: Damage) -> Damage:
+        """Damage that begins before the range and reaches into it is reported from the range's first id on: a new query may start
+        there.
+        """
         first, behind = self._part.first, damage.next_transaction_id
         if damage.transaction_id >= first or (behind is not None and behind <= first):
             return damage
@@ -389,20 +402,20 @@ class _Reading:
         return replace(damage, transaction_id=first)
 
     def _end(self, torn: bool, explained: bool) -> Iterator[Finding]:
-        """What the walk means as a whole: the promised last record, and the join with the next segment."""
+        """After the scan: check the last record, and the join with the next segment."""
         part, following = self._part, self._part.following
         if part.ends_at is not None and not self._last.is_record(part.ends_at):
             raise _changed(part, f"transaction {part.last} is another one, or is not there")
         if following is not None and not torn and self._next != following:
-            yield loss_finding(self._joint(following), part.job.where)
+            yield loss_finding(self._join_failure(following), part.job.where)
         elif self._next <= part.last and not explained and following is None:
             raise _changed(part, f"the records end with {self._next - 1}")
 
-    def _joint(self, following: int) -> Gap | Overlap:
-        """How the segment, which was read up to the id in front of `next`, fails to join the one that begins with `following`."""
+    def _join_failure(self, following: int) -> Gap | Overlap:
+        """The gap or overlap between this segment, read up to `_next` - 1, and the next one, which begins at `following`."""
         if following < self._next:
             return Overlap(following, self._next, following)
         index = self._opened.reader
         listed = index is not None and index.begins + index.count() == following
-        # of what is missing in front of the range, where a query begins in the midst of it, nobody asked
+        # ids before the range are not part of the query
         return Gap(max(self._next, self._part.first), following, following, self._part.segment, listed)

@@ -1,7 +1,7 @@
-"""What a stream is told of transactions behind the last record that are proven to have been there: one row, once.
+"""Transactions that are lost after a partition's last record, and that evidence proves to have been written: one row in a stream.
 
-The offset goes on behind them, to an anchor that names no record, so that no batch tells them again, and records that come later
-follow.  Everything here is a function of what was listed.
+The offset then advances past them, to an anchor that names no record (`offsets.behind_loss`).  So no later batch reports them
+again, and records that are written later follow.  Everything here is a function of the partition's listing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, DirectoryGon
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """A part of a batch of which nothing can be read: it is this row."""
+    """A part of a batch with nothing to read: the row of a finding."""
 
     finding: Finding
 
@@ -28,20 +28,22 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What is known of a partition beside its records.  `there`: it has a directory.  `mark`: its local low-water mark."""
+    """The evidence of a partition's transactions other than its records."""
 
     view: PartitionView
     there: bool
+    """Whether the partition has a directory."""
     mark: int | None
+    """Its local low-water mark; None: unknown."""
     session: int | None
 
     @property
     def proven(self) -> Evidence:
-        """What its files and its mark prove."""
+        """What the files and the mark prove to have been written."""
         return evidence(self.view, self.mark)
 
     def lost(self, first: int, stop: int, where: Where) -> LostRange:
-        """The row for the ids from `first` to `stop` - 1, which are not there and were."""
+        """The row for the lost ids from `first` to `stop` - 1."""
         loss = self._loss(first, stop)
         beyond = count(loss.ids) - (stop - first)
         return LostRange(loss_finding(loss, where, elsewhere=max(0, beyond)))

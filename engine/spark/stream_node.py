@@ -1,8 +1,9 @@
-"""A stream of what a node holds, through its admin port: whoever else uses a partition is not disturbed by it.
+"""The stream of a node, through its admin port, which does not disturb the node's clients.
 
-The port of administration gives out every record, acknowledged or not, and knows no session, so that reading shuts nobody out.
-A record that the node does not give out because it is damaged is a row with a finding.  Connections are made as those of
-``waltzctl``: TLS unless told otherwise, on this machine's loopback taken on trust, elsewhere by a trust store.
+The admin port returns every record, acknowledged or not, and has no sessions, so that reading does not take a partition from its
+writer.  A record that the node refuses as damaged becomes a row with a finding.  Connections are made as in ``waltzctl``'s
+commands: TLS unless the options say otherwise; certificates are accepted unchecked on this machine's loopback, and checked with a
+trust store elsewhere.
 """
 
 from __future__ import annotations
@@ -44,32 +45,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RANGE_RECORDS = 50_000
-"""Records that one range covers at most."""
-_ABOUT = 512
-"""Bytes that a record is taken for, at least, when ranges are packed into tasks and chunks: a node does not tell sizes
-beforehand, and those of records that were looked at say more."""
-_ROWS = 4096
-_BYTES = 8 << 20
-"""Bounds of one batch of rows."""
-_BACK = 1000
-"""Damaged transactions in a row behind which no intact one is looked for."""
+"""Records of one range, at most."""
+_LEAST_RECORD_SIZE = 512
+"""The least size in bytes that is assumed for a record when ranges are packed into tasks and chunks: a node does not tell sizes
+in advance.  The mean size of the records that were fetched is used where it is larger."""
+_BATCH_ROWS = 4096
+_BATCH_BYTES = 8 << 20
+"""Rows, and bytes, of one batch, at most."""
+_SEARCH_BACK = 1000
+"""How many ids the search for an intact record goes back, each with a request to the node."""
 _TLS = {camel_case(name): name for name in client_names()}
 KNOWN = ("plaintext", "insecure", "timeout", *_TLS)
-"""Options about the connection: those of the commands.  Files are read by the driver and by every executor."""
+"""Options of the connection, as in the commands.  The driver and every executor read the files that they name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAccess:
-    """How nodes and servers are reached; can be pickled.  Passwords come from files on the machine that connects."""
+    """How to connect to nodes and servers; can be pickled.  Passwords come from files on the machine that connects."""
 
     plaintext: bool = False
     insecure: bool = False
     timeout: float = DEFAULT_TIMEOUT
     files: Mapping[str, str] = field(default_factory=dict)
-    """The options about stores and certificates, as Spark calls them."""
+    """The options of key stores, trust stores and certificates, by their name in Spark."""
 
     def reach(self) -> ConnectionFactory:
-        """Raises InvalidRequestError, DiskReadError."""
+        """A factory of connections.  Raises InvalidRequestError, DiskReadError."""
         tls = load_configuration(TLS, given=[Given(_TLS[name], text, name) for name, text in self.files.items()])
         tls.check()
         return ConnectionFactory(tls.options, plaintext=self.plaintext, insecure=self.insecure, timeout=self.timeout)
@@ -77,7 +78,7 @@ class PeerAccess:
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """A node, and how it is reached."""
+    """A node, and how to connect to it."""
 
     address: Address
     access: PeerAccess = PeerAccess()
@@ -88,7 +89,7 @@ class NodeAccess:
 
 
 def access_of(options: Mapping[str, str]) -> PeerAccess:
-    """From Spark's options, whose keys are lower-case.  Raises InvalidRequestError."""
+    """Parse Spark's options, whose keys are in lower case.  Raises InvalidRequestError."""
     plaintext, insecure = (_switch(options, name) for name in ("plaintext", "insecure"))
     files = {name: options[name.lower()] for name in _TLS if name.lower() in options}
     if plaintext and files:
@@ -102,7 +103,7 @@ def access_of(options: Mapping[str, str]) -> PeerAccess:
 
 
 def node_access(url: str, options: Mapping[str, str]) -> NodeAccess:
-    """A node's, from Spark's options.  Raises InvalidRequestError."""
+    """A node by its URL, with Spark's options.  Raises InvalidRequestError."""
     return NodeAccess(parse_url(url), access_of(options))
 
 
@@ -114,32 +115,31 @@ def _switch(options: Mapping[str, str], name: str) -> bool:
 
 
 def node_stream(options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
-    """The stream of a node; `schema` says which columns.  Raises InvalidRequestError for the options."""
+    """The stream of a node; `schema`: the columns.  Raises InvalidRequestError for the options."""
     access = node_access(path_of(options), options)
     return WaltzStreamReader(NodeHistory(access, RowMaker(schema)), stream_options(options, KNOWN))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRange:
-    """A part of a batch: the ids from `first` to `last`; `ends_at`: the record that must be the last.
-
-    `about`: bytes that each record is taken for.
-    """
+    """A part of a batch: the ids from `first` to `last`, both inclusive."""
 
     partition: int
     first: int
     last: int
     ends_at: Anchor | None = None
-    about: int = _ABOUT
+    """The record that must be the last one; None: not checked."""
+    about: int = _LEAST_RECORD_SIZE
+    """Bytes that are assumed for each record."""
 
     @property
     def bytes(self) -> int:
-        """About as many as are read."""
+        """Bytes to read, approximately."""
         return self.about * (self.last + 1 - self.first)
 
 
-class _Line:
-    """A connection that stays open between calls, in an event loop that runs while somebody calls."""
+class _NodeConnection:
+    """A connection to a node for synchronous code.  It stays open between calls; its event loop runs during calls only."""
 
     def __init__(self, access: NodeAccess) -> None:
         self._access = access
@@ -147,7 +147,7 @@ class _Line:
         self._client: AdminClient | None = None
 
     def call(self, work: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
-        """Do something with the connection; once more with a new one when the old one was lost since."""
+        """Call `work` with the connection; where that was open before and fails, once more with a new connection."""
         fresh = self._client is None
         try:
             return self.run(self._with_client(work))
@@ -184,18 +184,18 @@ class NodeHistory:
     def __init__(self, access: NodeAccess, rows: RowMaker) -> None:
         self._access = access
         self._rows = rows
-        self._opened: _Line | None = None
+        self._opened: _NodeConnection | None = None
         self._readings: dict[int, PartitionReading] = {}
         self._seen: dict[int, Anchor] = {}
-        """Last records since the last look: then a recovery may have put others in their places, with the same ids."""
+        """Last records that were fetched since the last `look`: a recovery may replace records under the same ids."""
         self._fetched: dict[int, tuple[int, int]] = {}
-        """How many records of each partition were looked at, and their bytes."""
+        """The number of records fetched from each partition, and their bytes."""
 
     def __getstate__(self) -> tuple[NodeAccess, RowMaker]:
         return self._access, self._rows
 
     def __setstate__(self, state: tuple[NodeAccess, RowMaker]) -> None:
-        self.__init__(*state)  # type: ignore[misc]  # an open connection does not travel
+        self.__init__(*state)  # type: ignore[misc]  # a connection cannot be pickled
 
     @property
     def place(self) -> str:
@@ -203,14 +203,14 @@ class NodeHistory:
         return self._access.address.url
 
     @property
-    def _line(self) -> _Line:
+    def _connection(self) -> _NodeConnection:
         if self._opened is None:
-            self._opened = _Line(self._access)
+            self._opened = _NodeConnection(self._access)
         return self._opened
 
     def look(self) -> uuid.UUID | None:
-        """See `History.look`; a node does not tell its cluster's key.  Raises what the calls raise."""
-        readings = self._line.call(lambda client: read_partitions(client))
+        """See `History.look`; a node does not tell its cluster's key.  Raises what the requests raise."""
+        readings = self._connection.call(lambda client: read_partitions(client))
         self._readings = {one.partition: one for one in readings if one.assigned}
         self._seen.clear()
         return None
@@ -230,16 +230,18 @@ class NodeHistory:
                 low = min(-1 if mark is None else mark for mark in marks)
                 last, lost = min(last, low), min(lost, low)
             found[number] = (
-                behind_loss(lost) if lost > last else self._record_of(number, last, known.get(number, BEGINNING))
+                behind_loss(lost) if lost > last else self._last_record(number, last, known.get(number, BEGINNING))
             )
         return found
 
-    def _record_of(self, partition: int, last: int, known: Anchor) -> Anchor:
-        """The last intact record; the bare id `last` behind more damage than is searched, which is told of then."""
+    def _last_record(self, partition: int, last: int, known: Anchor) -> Anchor:
+        """The last intact record.  Where `_SEARCH_BACK` or more damaged records end the partition: `last` without a record,
+        so that the damage becomes rows.
+        """
         seen = self._seen.get(partition)
         if seen is None or seen.transaction_id != last:
             seen = self.at_or_before(partition, last, known)
-            if last - seen.transaction_id >= _BACK:
+            if last - seen.transaction_id >= _SEARCH_BACK:
                 seen = Anchor(last)
             self._seen[partition] = seen
         return seen
@@ -257,20 +259,20 @@ class NodeHistory:
 
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """See `History.at_or_before`."""
-        for wanted in range(transaction_id, max(-1, transaction_id - _BACK), -1):
+        for wanted in range(transaction_id, max(-1, transaction_id - _SEARCH_BACK), -1):
             found = self._fetch(partition, wanted)
             if found is not None:
                 return found
-        if known.identified and known.transaction_id <= transaction_id - _BACK:
+        if known.identified and known.transaction_id <= transaction_id - _SEARCH_BACK:
             seen = self._fetch(partition, known.transaction_id)
             if seen is not None and seen.is_record(known):
                 return known
         return BEGINNING
 
     def _fetch(self, partition: int, transaction_id: int) -> Anchor | None:
-        """The record of an id; None where the node has none that it gives out."""
+        """The record of an id; None where the node has none, or refuses it as damaged."""
         try:
-            records = self._line.call(lambda client: client.records(partition, transaction_id, 1))
+            records = self._connection.call(lambda client: client.records(partition, transaction_id, 1))
         except RemoteError as error:
             if error.code not in DAMAGED_RECORD:
                 raise
@@ -291,7 +293,7 @@ class NodeHistory:
         return found
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[NodeRange | LostRange]:
-        """See `History.parts`.  Behind the last record there may be ids that are lost, up to an `end` that names no record."""
+        """See `History.parts`.  An `end` that names no record: the ids after the last record, up to this one, are lost."""
         there = end.transaction_id
         reading = None if end.identified else self._readings.get(partition)
         if reading is not None and reading.last_transaction_id is not None:
@@ -300,7 +302,11 @@ class NodeHistory:
         for first in range(start.transaction_id + 1, there + 1, RANGE_RECORDS):
             last = min(first + RANGE_RECORDS - 1, there)
             yield NodeRange(
-                partition, first, last, end if last == end.transaction_id else None, max(_ABOUT, size // count)
+                partition,
+                first,
+                last,
+                end if last == end.transaction_id else None,
+                max(_LEAST_RECORD_SIZE, size // count),
             )
         if there < end.transaction_id:
             first = max(there, start.transaction_id) + 1
@@ -309,34 +315,34 @@ class NodeHistory:
     def scan(
         self, part: NodeRange | LostRange, losses: Losses, known: KnownRecords | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """See `History.scan`: what a peer sends is no file's bytes."""
+        """See `History.scan`: records of a peer are no file's bytes, so that it is the same as `read`."""
         return self.read(part, losses)
 
     def read(self, part: NodeRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
-        """See `History.read`.  Raises what the calls raise, StalePlanError when records are not there any more."""
+        """See `History.read`.  Raises what the requests raise, StalePlanError when records of the part are gone."""
         if isinstance(part, LostRange):
             losses.see([part.finding])
             yield self._rows.finding(part.finding, self.place)
             return
-        line = _Line(self._access)
+        node = _NodeConnection(self._access)
         try:
-            connection = line.run(self._access.reach().admin(self._access.address))
+            connection = node.run(self._access.reach().admin(self._access.address))
             try:
-                # each row has to come, or the query would never get behind them
+                # no bound on damaged records: the query cannot continue without a row for each
                 items = walk(connection, part.partition, part.first, part.last, most=None)
-                yield from self._rows_of(part, items, line, losses)
+                yield from self._rows_of(part, items, node, losses)
             finally:
-                line.run(connection.close())
+                node.run(connection.close())
         finally:
-            line.close()
+            node.close()
 
     def _rows_of(
-        self, part: NodeRange, items: AsyncGenerator[NodeRecord | Finding, None], line: _Line, losses: Losses
+        self, part: NodeRange, items: AsyncGenerator[NodeRecord | Finding, None], node: _NodeConnection, losses: Losses
     ) -> Iterator[pa.RecordBatch]:
         position = part.first
         last: WireRecord | None = None
         try:
-            while gathered := line.run(_gather(items)):
+            while gathered := node.run(_next_batch(items)):
                 records = [one.record for one in gathered if isinstance(one, NodeRecord)]
                 if records:
                     last, position = records[-1], records[-1].transaction_id + 1
@@ -349,7 +355,7 @@ class NodeHistory:
                     yield self._rows.finding(one, self.place)
                     position += 1
         finally:
-            line.run(items.aclose())
+            node.run(items.aclose())
         if position <= part.last:
             raise self._changed(part, f"transaction {position} is not there")
         if (
@@ -372,15 +378,15 @@ class NodeHistory:
             opened.close()
 
 
-async def _gather(items: AsyncGenerator[NodeRecord | Finding, None]) -> list[NodeRecord | Finding]:
-    """Items for one batch of rows: records back to back, or one finding alone, with those in front of it."""
+async def _next_batch(items: AsyncGenerator[NodeRecord | Finding, None]) -> list[NodeRecord | Finding]:
+    """The next items, for one batch of rows: up to the bounds, or up to a finding in place of a record (the last item)."""
     found: list[NodeRecord | Finding] = []
     size = 0
     async for item in items:
         found.append(item)
         if isinstance(item, NodeRecord):
             size += item.size
-            if len(found) < _ROWS and size < _BYTES:
+            if len(found) < _BATCH_ROWS and size < _BATCH_BYTES:
                 continue
         elif item.code is Code.DATA_CHECKSUM:
             continue
@@ -389,7 +395,7 @@ async def _gather(items: AsyncGenerator[NodeRecord | Finding, None]) -> list[Nod
 
 
 def anchor_of(record: WireRecord) -> Anchor:
-    """The anchor of a record as a node sends it; its checksum on disk follows from its fields."""
+    """The anchor of a record from a node, with its checksum on disk, which is computed from its fields."""
     i = record.request_id
     head = pack_record_header(record.transaction_id, i, record.header, len(record.data), record.data_checksum)
     return Anchor(record.transaction_id, i, crc32(record.data, crc32(head)))

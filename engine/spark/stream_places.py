@@ -1,11 +1,11 @@
-"""Places in the segments of a partition: its last record, the record of an id, and the ranges that a batch is made of.
+"""Positions in the segments of a partition: its last record, the record of an id, and the ranges of a batch.
 
-What is known of a partition is its data files and what their indexes prove: an entry counts when the record that it leads to
-has the id and a right checksum.  So the last record is found by a look at the end of the last index and a scan of what lies
-behind it, which is nothing, or what is being written at this moment; a whole segment is read only where it has no usable index.
+An index entry is trusted only if it leads to a record with its id and a right checksum.  So the last record is found by the end
+of the last index and a scan of the bytes after the record there: none, or those that are being written.  A whole segment is read
+only where it has no usable index.
 
-A segment is the owner of the ids from that in its name to the one in front of the next segment's, so that every id is somebody's,
-and each finding stands in one batch.
+A segment *owns* the ids from the one in its name to the last before the next segment's.  Every id has one owner, and so each
+finding belongs to one batch.
 """
 
 from __future__ import annotations
@@ -29,17 +29,12 @@ from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
 SPLIT_BYTES = 128 << 20
-"""Bytes of one segment that one range covers, about."""
+"""Bytes of a segment in one range, approximately."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """A part of a batch: the ids from `first` to `last` of one segment, which own them.
-
-    The scan begins at `start`, where the record `start_id` is, and goes no further than `stop` (None: the end of a file that
-    nobody writes any more).  `following`: first id of the next segment, where the range reaches up to it.  `before`: the ids
-    are in front of the partition's first segment, `segment`; nothing can be read.  `ends_at`: the record that must be the last.
-    """
+    """A part of a batch: the ids from `first` to `last` (inclusive), which one segment owns."""
 
     node: str
     directory: PurePath
@@ -48,11 +43,16 @@ class SegmentRange:
     first: int
     last: int
     start: int
+    """Where the scan begins, an offset in bytes: the record `start_id` is there."""
     start_id: int
     stop: int | None = None
+    """Where the scan ends, an offset in bytes; None: at the end of the file, which is complete."""
     following: int | None = None
+    """The first id of the next segment, where the range reaches up to it; else None."""
     before: bool = False
+    """Whether the ids are before those of the partition's first segment (`segment`), so that there is nothing to read."""
     ends_at: Anchor | None = None
+    """The record that must be the last one; None: not checked."""
     cluster_key: uuid.UUID | None = None
     local_low_water_mark: int | None = None
     storage: PurePath | None = None
@@ -74,7 +74,10 @@ class SegmentRange:
 
 
 def open_segment(job: SegmentJob) -> SegmentCheck:
-    """A segment to be read by the ids that its name gives it.  Raises FilesChangedError (when entered), DiskReadError."""
+    """A segment whose first id is taken from its file's name, not from its header.
+
+    Raises FilesChangedError (when entered), DiskReadError.
+    """
     return _Opened(job, ReadLimits())
 
 
@@ -87,7 +90,7 @@ class _Opened(SegmentCheck):
 
 
 def anchor_of_view(view: RecordView, segment: int) -> Anchor:
-    """The anchor of a record that was read alone."""
+    """The anchor of a record that was read by itself."""
     request_id = RequestId.from_words(view.request_id_high, view.request_id_low)
     return Anchor(view.transaction_id, request_id, view.record_checksum, segment, view.offset, len(view.record))
 
@@ -107,7 +110,7 @@ def anchor_of_row(batch: RecordBatch, row: int, segment: int) -> Anchor:
 class PartitionPlaces:
     """The segments of a partition as they were listed.
 
-    Every call raises FilesChangedError when a file is gone since, and DiskReadError.
+    Every call raises FilesChangedError when a listed file is gone, and DiskReadError.
     """
 
     def __init__(self, view: PartitionView) -> None:
@@ -123,17 +126,17 @@ class PartitionPlaces:
 
     @property
     def last_states(self) -> tuple[FileState | None, ...]:
-        """The files of the last segment, which change whenever anything is written."""
+        """The states of the last segment's files; every write to the partition changes them."""
         return (self._segments[-1].data, self._segments[-1].index) if self._segments else ()
 
     def _owned_up_to(self, place: int) -> int | None:
-        """The last id that a segment owns; None: without end."""
+        """The last id that a segment owns; None: it owns all further ids."""
         return self._segments[place + 1].first_transaction_id - 1 if place + 1 < len(self._segments) else None
 
     def at_or_before(self, transaction_id: int | None, known: Anchor = BEGINNING) -> Anchor | None:
-        """The intact record of the highest id up to this one (None: of all); None when there is none.
+        """The intact record with the highest id up to this one (None: of all); None when there is none.
 
-        `known`: a record that was read earlier; it spares a scan where there is no index.
+        `known`: a record that was read earlier, from which a scan may start where there is no index.
         """
         for place in range(len(self._segments) - 1, -1, -1):
             first, bound = self._segments[place].first_transaction_id, self._owned_up_to(place)
@@ -163,7 +166,7 @@ class PartitionPlaces:
             return _scan_up_to(opened, found, bound)
 
     def again(self, anchor: Anchor) -> Anchor | None:
-        """The record that has the id of an anchor now, wherever it stands; None when there is no intact one."""
+        """The intact record that has the anchor's id now, in whatever segment; None when there is none."""
         if any(one.first_transaction_id == anchor.segment for one in self._segments):
             assert anchor.segment is not None
             owner = self._owner(anchor.transaction_id)
@@ -180,9 +183,9 @@ class PartitionPlaces:
         return owners[-1] if owners else None
 
     def ranges(self, start: Anchor, end: Anchor, template: SegmentRange) -> Iterator[SegmentRange]:
-        """The ids behind `start` up to `end`, cut into ranges; both were found here just now (`start` may have no place).
+        """The ranges of the ids after `start` up to `end`.
 
-        `template` says what is the same for all of them.
+        Both anchors were verified in this listing; `start` need not name a record.  `template`: what all ranges have in common.
         """
         low, high = start.transaction_id + 1, end.transaction_id
         head = self.first
@@ -211,12 +214,12 @@ class PartitionPlaces:
             yield from self._split(whole, start)
 
     def _split(self, whole: SegmentRange, start: Anchor) -> Iterator[SegmentRange]:
-        """Cut one segment's part of a batch where its index proves a record to begin."""
+        """Split the part of one segment into ranges, at records that its index proves."""
         place = start.end if start.segment == whole.segment and start.transaction_id + 1 == whole.first else None
         if place is not None:
             whole = replace(whole, start=place, start_id=whole.first)
         if place is not None and whole.stop is not None and whole.stop - place <= SPLIT_BYTES:
-            parts = [Part(whole.first, place, whole.stop)]  # as it is known, the file is not asked
+            parts = [Part(whole.first, place, whole.stop)]  # the place is known: the file need not be opened
         else:
             with open_segment(whole.job) as opened:
                 stop = opened.size if whole.stop is None else whole.stop
@@ -238,7 +241,7 @@ class PartitionPlaces:
 
 
 def _proven(opened: SegmentCheck, bound: int | None) -> Anchor | None:
-    """The record of the highest id up to `bound` that the index proves without much searching; None: begin at the beginning."""
+    """The record with the highest id up to `bound` that the index proves by a short search; None: it proves none."""
     if opened.reader is None:
         return None
     wanted = opened.reader.end() if bound is None else bound
@@ -247,7 +250,7 @@ def _proven(opened: SegmentCheck, bound: int | None) -> Anchor | None:
 
 
 def _look(opened: SegmentCheck, anchor: Anchor) -> Anchor | None:
-    """The intact record of the anchor's id where the anchor says that it stood."""
+    """The intact record of the anchor's id at the anchor's place."""
     if anchor.offset is None or anchor.offset < HEADER_SIZE or anchor.size is None:
         return None
     found = read_record_at(opened.data, anchor.offset, expected_id=anchor.transaction_id, limit=opened.size)
@@ -255,7 +258,7 @@ def _look(opened: SegmentCheck, anchor: Anchor) -> Anchor | None:
 
 
 def _scan_up_to(opened: SegmentCheck, found: Anchor | None, bound: int | None) -> Anchor | None:
-    """Go on from a record to the last one of an id up to `bound`."""
+    """Scan on from the record `found` (None: from the beginning) to the last record with an id up to `bound`."""
     place, following = HEADER_SIZE, opened.begins
     if found is not None and found.end is not None:
         place, following = found.end, found.transaction_id + 1

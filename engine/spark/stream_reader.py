@@ -1,8 +1,8 @@
-"""The stream of a storage, as Spark's micro-batches ask for it, whatever the storage is.
+"""The stream of a storage in Spark's micro-batches, for every kind of storage.
 
-A `History` knows what is there; the reader turns that into offsets and batches.  A batch is what lies between two offsets and
-nothing else, so that Spark may ask for it again after a failure and gets the same rows; both ends are looked at before each
-batch, and the last record of each of its parts while it is read.
+A `History` is the interface to the storage; the reader turns its answers into offsets and batches.  A batch is a function of its
+two offsets, so that Spark may ask for it again after a failure and gets the same rows.  To ensure this, the records at both
+offsets are verified when a batch is planned, and the last record of each part when the part is read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
     ADMISSION = True
-except ImportError:  # Spark 4.1 takes what `latestOffset` says
+except ImportError:  # Spark 4.1 has no limits: a batch ends where `latestOffset` says
     ADMISSION = False
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
@@ -58,7 +58,7 @@ __all__ = [
     "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "limit_of", "path_of", "stream_options",
 ]  # fmt: skip
 TASK_WEIGHT = 128 << 20
-"""Bytes, about, that ranges are packed together to, for one task: as many as Spark reads of files in one, by its default."""
+"""Bytes of the parts of one task, approximately: the default of Spark's own file sources."""
 
 INTACT = "intact"
 LOW_WATER_MARK = "low-water-mark"
@@ -74,30 +74,30 @@ KNOWN = {
     "data": "true: the records' data as well",
     "columns": "names, separated by commas, instead of a schema",
 }
-"""Every option of a stream, as documented, beside those about the file system and about connections."""
+"""Every option of a stream, as documented, except those of file systems and of connections."""
 LIMIT = "maxrecordspertrigger"
-"""The option of a limit, as Spark hands it over."""
+"""The option ``maxRecordsPerTrigger``, in lower case as Spark passes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What the options of a stream say.
-
-    `limit`: transactions of one batch at most, None without a limit.  `up_to`: `INTACT`, or `LOW_WATER_MARK`.  `partitions`:
-    only these, None for all.  `fail_on_loss`: the query ends where transactions are lost.
-    """
+    """The options of a stream."""
 
     starting: Starting = Starting()  # noqa: RUF009  # frozen
     limit: int | None = None
+    """Transactions of one batch, at most; None: no limit."""
     up_to: str = INTACT
+    """`INTACT`, or `LOW_WATER_MARK`."""
     partitions: frozenset[int] | None = None
+    """The partitions to read; None: all."""
     fail_on_loss: bool = False
+    """Whether the query fails where transactions are lost."""
 
 
 def stream_options(options: Mapping[str, str], also: Collection[str] = ()) -> StreamOptions:
-    """From Spark's options, whose keys are lower-case; `also`: those that the kind of storage has beside these.
+    """Parse Spark's options, whose keys are in lower case.  `also`: further options that the kind of storage has.
 
-    Raises InvalidRequestError for what is unknown or cannot be meant.
+    Raises InvalidRequestError for an unknown option or an invalid value.
     """
     names = {name.lower() for name in (*KNOWN, *also)}
     unknown = sorted(
@@ -128,7 +128,7 @@ def limit_of(options: Mapping[str, str]) -> int | None:
 
 
 def path_of(options: Mapping[str, str]) -> str:
-    """What load() was given.  Raises InvalidRequestError."""
+    """The argument of ``load()``.  Raises InvalidRequestError."""
     text = options.get("path", "").strip()
     if not text or options.get("paths"):
         raise InvalidRequestError(
@@ -138,59 +138,63 @@ def path_of(options: Mapping[str, str]) -> str:
 
 
 class StreamPart(Protocol):
-    """A piece of a batch that one task reads; can be pickled.  `bytes`: how much that is, about."""
+    """A piece of a batch that one task reads; can be pickled."""
 
     @property
     def bytes(self) -> int:
-        """About as many as are read."""
+        """Bytes to read, approximately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The session that a replica is in, and the last transaction that it has; -1: none."""
+    """The session of a replica, and its last transaction (-1: none)."""
 
     session_id: int
     last_transaction_id: int
 
 
 class History(Protocol):
-    """The transactions of a storage's partitions, as they are now.  Can be pickled before it was used."""
+    """Access to the transactions of a storage's partitions.  Can be pickled before its first use."""
 
     @property
     def place(self) -> str:
-        """Path or address, for messages."""
+        """The storage's path or address, for messages."""
 
     def look(self) -> uuid.UUID | None:
-        """Look at what is there now; the calls below answer from that.  Returns the cluster's key where it is known."""
+        """Take a snapshot of the storage, from which the calls below answer.  Returns the cluster's key, None if unknown."""
 
     def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
-        """The last transaction of each partition that may be read; `BEGINNING` where there is none.
+        """The last transaction of each partition that may be read, by `up_to`; `BEGINNING` for an empty partition.
 
-        An anchor without a record: everything behind the last record up to this id is lost, and can only be told.
+        An anchor that names no record: all transactions after the last record, up to this id, are lost, and are returned as rows
+        with findings.  `known`: records that were read earlier, by partition.
         """
 
     def standings(self, partitions: Collection[int] | None, known: Mapping[int, Anchor]) -> Mapping[int, Standing]:
-        """Of the partitions whose session is told."""
+        """The session and the last transaction of each partition whose session is known."""
 
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
-        """The intact record of the highest id up to this one; `BEGINNING` when there is none."""
+        """The intact record with the highest id up to this one; `BEGINNING` when there is none.  `known`: as for `latest`."""
 
     def again(self, partition: int, anchor: Anchor) -> Anchor | None:
-        """The record that has an anchor's id now."""
+        """The intact record that has the anchor's id now, whether it is the same record or another one; None: there is none."""
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[StreamPart]:
-        """What lies behind `start` up to `end`, in order."""
+        """The parts with the transactions after `start` up to `end`, in order."""
 
     def read(self, part: Any, losses: Losses) -> Iterator[pa.RecordBatch]:
-        """The rows of a part; `losses` is to see every finding among them.  Called on executors, without a `look`."""
+        """The rows of a part; every finding among them is added to `losses`.  Called on executors, without a `look` before."""
 
     def scan(
         self, part: Any, losses: Losses, known: KnownRecords | None = None
     ) -> Iterator[pa.RecordBatch | ScannedRows]:
-        """As `read`; records that are read from files stay what the scan made of them.  `known`: those of another replica."""
+        """As `read`, but records from files are returned as the scan yields them.
+
+        `known`: records of another replica; those with the same bytes need not be checked again.
+        """
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Release connections and files; a second call does nothing."""
 
 
 class TaskParts(InputPartition):
@@ -202,7 +206,7 @@ class TaskParts(InputPartition):
 
     @property
     def bytes(self) -> int:
-        """About as many as are read."""
+        """Bytes to read, approximately."""
         return sum(part.bytes for part in self.parts)
 
     def __repr__(self) -> str:
@@ -211,29 +215,33 @@ class TaskParts(InputPartition):
 
 @plain_errors
 class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module.  Spark makes one for the driver and one more for the executors."""
+    """See the module.  Spark creates one for the driver, and another one for the executors."""
 
     def __init__(self, history: History, options: StreamOptions) -> None:
         self._history = history
         self._options = options
         self._target: StreamOffset | None = None
+        """Where a query with the trigger ``availableNow`` ends; None with other triggers."""
         self._reached: StreamOffset | None = None
-        """As far as this reader knows what was read: Spark 4.1 does not tell it where a batch begins."""
+        """The last offset that Spark named, as Spark 4.1 does not tell `latestOffset` where the next batch begins."""
 
     @property
     def history(self) -> History:
-        """What is read."""
+        """The storage that is read."""
         return self._history
 
     @property
     def options(self) -> StreamOptions:
-        """How it is read."""
+        """The options of the stream."""
         return self._options
 
     # ---- where to begin, and how far one could go ------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins; with ``availableNow`` not behind what it reads, though more has come since."""
+        """Where a new query begins.
+
+        With ``availableNow`` it is at or before the query's end, even when transactions were written after that was fixed.
+        """
         key = self._history.look()
         latest = self._latest(StreamOffset()) if self._target is None else dict(self._target.partitions)
         starting = self._options.starting
@@ -243,11 +251,12 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{self._history.place}: startingTransactions names partition {unknown[0]}, and the query reads"
                 f" {', '.join(map(str, sorted(latest))) or 'none'}"
             )
-        places = {number: self._begin(number, starting.of(number), last) for number, last in latest.items()}
+        places = {number: self._starting_anchor(number, starting.of(number), last) for number, last in latest.items()}
         self._reached = StreamOffset(places, key)
         return self._reached.to_json()
 
-    def _begin(self, partition: int, where: int | str, last: Anchor) -> Anchor:
+    def _starting_anchor(self, partition: int, where: int | str, last: Anchor) -> Anchor:
+        """The anchor in front of the transaction `where` (or `EARLIEST`, `LATEST`), with its record where that is intact."""
         if where == EARLIEST or where == 0:
             return BEGINNING
         if where == LATEST:
@@ -260,24 +269,24 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found if found.transaction_id == wanted.transaction_id else wanted
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends: as far as there is anything, and as the limit allows."""
+        """Where the next batch ends: at the last transaction of each partition, or earlier by the limit."""
         begin = self._reached if start is None else StreamOffset.from_json(start)
         key = self._history.look()
         if begin is None:
             begin, rows = StreamOffset({}, key), None
         else:
-            rows = self._rows(limit)
+            rows = self._row_limit(limit)
         check_same_cluster(begin, key, self._history.place)
         if self._target is not None:
-            latest = self._capped(begin)
+            latest = self._latest_in_target(begin)
         else:
             latest = self._latest(begin)
             self._check_present(begin, latest)
-        ends = latest if rows is None else self._admitted(begin, latest, rows)
+        ends = latest if rows is None else self._ends_within(begin, latest, rows)
         kept = {number: one for number, one in begin.partitions.items() if number not in ends}
         return StreamOffset({**kept, **ends}, begin.cluster_key or key).to_json()
 
-    def _rows(self, limit: ReadLimit | None) -> int | None:
+    def _row_limit(self, limit: ReadLimit | None) -> int | None:
         if ADMISSION and isinstance(limit, ReadMaxRows):
             return limit.max_rows
         if ADMISSION and isinstance(limit, ReadAllAvailable):
@@ -289,29 +298,33 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._history.latest(options.partitions, known.partitions, options.up_to)
 
     def _check_present(self, begin: StreamOffset, latest: dict[int, Anchor]) -> None:
-        """Nothing that was read may be gone; what is not there yet but was asked for is no difference."""
+        """Compare the storage with what was read; a partition of `latest` never goes back behind `begin` afterwards.
+
+        Raises StalePlanError where a record that was read is gone or another one.  A start that the caller asked for may be
+        beyond the last transaction.
+        """
         place = self._history.place
         for number, anchor in only_wanted(begin, self._options.partitions).items():
             last = latest.get(number)
             lost = last is not None and anchor.identified and not last.identified
-            if last is not None and lost:  # the records end in front of it
+            if last is not None and lost:  # the id of `last` is lost, and the last record is before it
                 last = self._history.at_or_before(number, last.transaction_id, anchor)
             behind = last is None or last.transaction_id < anchor.transaction_id
             if behind and anchor.identified and self._options.up_to != INTACT and last is not None:
-                self._confirm(number, anchor)  # the mark may be below what was read without one
+                self._confirm(number, anchor)  # the mark may be below the offset: an earlier query read without it
             elif behind and anchor.identified:
                 raise history_changed(place, number, anchor, None, -1 if last is None else last.transaction_id)
             elif last is not None and anchor.identified and last.transaction_id == anchor.transaction_id:
                 if not last.is_record(anchor):
                     raise history_changed(place, number, anchor, last, None)
-                behind = not lost  # the same record, perhaps in another place: nothing is new
+                behind = not lost  # the same record, perhaps in another file: nothing new but a loss after it
             elif behind and anchor.lost and last is not None and self._options.up_to == INTACT:
                 raise issued_again(place, number, anchor, last.transaction_id)
             if behind:
                 latest[number] = anchor
 
     def _confirm(self, partition: int, anchor: Anchor) -> Anchor:
-        """The record of an anchor where it stands now.  Raises StalePlanError when it is another one, or none."""
+        """The anchor with the record's place as of now.  Raises StalePlanError when the id has another record, or none."""
         if not anchor.identified:
             return anchor
         found = self._history.again(partition, anchor)
@@ -322,18 +335,18 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise history_changed(self._history.place, partition, anchor, found, last)
         return found
 
-    def _admitted(self, begin: StreamOffset, latest: dict[int, Anchor], rows: int) -> dict[int, Anchor]:
+    def _ends_within(self, begin: StreamOffset, latest: dict[int, Anchor], rows: int) -> dict[int, Anchor]:
         queued = {number: last.transaction_id - begin.at(number).transaction_id for number, last in latest.items()}
         return {
-            number: self._cut(number, begin.at(number), latest[number], count)
+            number: self._end_within(number, begin.at(number), latest[number], count)
             for number, count in share(queued, rows).items()
         }
 
-    def _cut(self, partition: int, start: Anchor, last: Anchor, count: int) -> Anchor:
-        """An intact record at most `count` transactions behind `start`; further only behind what is damaged or missing."""
+    def _end_within(self, partition: int, start: Anchor, last: Anchor, count: int) -> Anchor:
+        """An intact record at most `count` transactions after `start`, or after the damage or gap that follows `start`."""
         if count <= 0:
             return start
-        nothing = start.transaction_id  # up to here nothing intact follows `start`
+        nothing = start.transaction_id  # no id after `start` up to this one has an intact record
         reach, found = nothing + count, start
         while reach < last.transaction_id:
             found = self._history.at_or_before(partition, reach, start)
@@ -344,7 +357,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reach, found = last.transaction_id, last
         if nothing == start.transaction_id:
             return found
-        while reach - nothing > 1:  # the first intact one
+        while reach - nothing > 1:  # binary search for the first intact record
             middle = (nothing + reach) // 2
             if self._history.at_or_before(partition, middle, start).transaction_id > start.transaction_id:
                 reach = middle
@@ -360,16 +373,16 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._options.limit is None else ReadMaxRows(self._options.limit)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """How far one could go without a limit; for the progress report."""
+        """The last transactions regardless of the limit; for Spark's progress report."""
         key = self._history.look()
         return StreamOffset(self._latest(self._reached or StreamOffset()), key).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is all that will be read."""
+        """Fix the end of the query: it reads what is there now."""
         key = self._history.look()
         self._target = StreamOffset(self._latest(StreamOffset()), key)
 
-    def _capped(self, begin: StreamOffset) -> dict[int, Anchor]:
+    def _latest_in_target(self, begin: StreamOffset) -> dict[int, Anchor]:
         assert self._target is not None
         latest = dict(self._target.partitions)
         self._check_present(begin, latest)
@@ -389,7 +402,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TaskParts(packet) for packet in pack(parts, TASK_WEIGHT, attrgetter("bytes"))] or [TaskParts(())]
 
     def _parts(self, begin: StreamOffset, finish: StreamOffset) -> Iterator[StreamPart]:
-        """What lies between two offsets, partition by partition.  Raises StalePlanError where it is not there any more."""
+        """The parts between two offsets, by partition.  Raises StalePlanError where a record at an offset is gone or replaced."""
         for number in sorted(finish.partitions):
             low, high = begin.at(number), finish.partitions[number]
             if high.transaction_id <= low.transaction_id:
@@ -400,7 +413,10 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self._history.parts(number, self._confirm(number, low), self._confirm(number, high))
 
     def _check_kept(self, begin: StreamOffset, finish: StreamOffset) -> None:
-        """No partition is forgotten, as where `latestOffset` did not know where the batch begins."""
+        """Raise StalePlanError or InvalidRequestError where a batch's end leaves out a partition that was read.
+
+        Before PySpark 4.2 `latestOffset` is not told where a batch begins, and may return such an end.
+        """
         wanted = only_wanted(begin, self._options.partitions)
         for number, anchor in begin.partitions.items():
             if not anchor.identified or number in finish.partitions:
@@ -414,16 +430,16 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one task.  Raises DamageError in the end where transactions are lost and the query is to fail for that."""
+        """The rows of one task.  Raises DamageError after the last row where transactions are lost and `fail_on_loss` is set."""
         assert isinstance(partition, TaskParts)
-        kernels.choose(partition.bytes)  # many small parts, too, are worth compiled code
+        kernels.choose(partition.bytes)  # the sum of the parts counts: many small ones justify compiled code, too
         losses = Losses(wanted=self._options.fail_on_loss)
         for part in partition.parts:
             yield from self._history.read(part, losses)
         losses.check()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with everything up to here; nothing is kept, and so nothing is let go of."""
+        """Spark has committed the batches up to here.  There is nothing to release."""
         self._reached = StreamOffset.from_json(end)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a stream: the columns of the records view, out of scans, findings and what a node sends."""
+"""Rows of a stream: the columns of the records view, from scans, findings and records of a node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Makes rows with the columns of the records view that a schema names; can be pickled."""
+    """Makes rows with those columns of the records view that a schema names; can be pickled."""
 
     schema: StructType
 
@@ -44,7 +44,7 @@ class RowMaker:
 
     @property
     def data(self) -> bool:
-        """Whether the records' data is wanted."""
+        """Whether the schema has the records' data."""
         return "data" in self._names
 
     def records(self, batch: RecordBatch, constants: Constants) -> pa.RecordBatch:
@@ -52,11 +52,11 @@ class RowMaker:
         return handed_on(arrow_batch(batch, self._names, constants, self._arrow), self._wanted)
 
     def finding(self, finding: Finding, node: str) -> pa.RecordBatch:
-        """A row that tells of damage: only its place, its code and what it cost."""
+        """A row for a finding: its place, its code and the number of lost transactions."""
         return handed_on(finding_batch([finding], self._names, node, self._arrow), self._wanted)
 
     def sent(self, records: Sequence[WireRecord], node: str, partition: int) -> pa.RecordBatch:
-        """Rows of records as a node sends them: where they stand in which file, and their checksum there, are not seen."""
+        """Rows of records from a node, which has no columns about the file: segment, offset, size and checksum on disk."""
         from waltzctl.engine.client.inspect import NodeRecord
 
         rows = [NodeRecord(partition, one) for one in records]
@@ -74,7 +74,7 @@ class RowMaker:
 
 @dataclass(frozen=True, slots=True)
 class ScannedRows:
-    """Records as a scan yields them, data included where the maker's rows have it; rows are made of them when they are wanted."""
+    """Records as a scan yields them, with data where the schema has it; `made` converts them to rows."""
 
     records: RecordBatch
     constants: Constants

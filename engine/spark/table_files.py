@@ -1,7 +1,7 @@
 """Records, segments, index entries or partition infos as a table in files of a common format.
 
-The rows are those of the data source.  Parquet and ORC are written here, one file for each packet of what is read; Spark writes
-these and any other format that it knows by name and writes to a path (json, delta), with its own way of committing.
+The rows are those of the data source.  Parquet and ORC are written here, a file for each packet of the read.  Spark, where it is
+used, writes these and any other format that it can write to a path (json, delta), with its own commit protocol.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 WRITTEN_HERE = ("parquet", "orc")
 """Formats that need no Spark."""
 _FILE_FORMATS = ("parquet", "orc", "json", "csv", "xml", "avro")
-"""Formats that are read back under the schema that was written; a table format has one of its own, and refuses to be told."""
+"""Formats that are read back with the written schema; a table format has its own schema, and refuses another one."""
 _MOST_FINDINGS = 10_000
 
 Place = tuple[str, int | None, int | None, int | None]
-"""Of a finding: code, partition, segment, offset."""
+"""The place of a finding: code, partition, segment, offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """What is written where.
+    """The table to write.
 
     `view`: records, segments, index or control.  `first` and `last` bound transaction ids, both inclusive.  `target` is a
     directory that does not exist.
@@ -58,7 +58,7 @@ class TableRequest:
     data: bool = True
 
     def options(self) -> dict[str, str]:
-        """As options of the data source."""
+        """The request as options of the data source."""
         given = {"path": str(places.absolute(self.path)), "view": self.view}
         if self.partitions is not None:
             given["partitions"] = ",".join(map(str, sorted(self.partitions)))
@@ -73,7 +73,7 @@ class TableRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """What was written: rows, findings among them not counted, and these findings as verify words them."""
+    """The result: the number of rows, without those of findings, and the findings, with verify's messages."""
 
     rows: int
     findings: tuple[Finding, ...]
@@ -98,7 +98,7 @@ def _check_new(target: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _FileTask:
-    """A packet of the read, and the file that it becomes."""
+    """A packet of the read, and the file to write it to."""
 
     reader: WaltzReader
     packet: Packet
@@ -171,7 +171,7 @@ def _write(task: _FileTask) -> _Written:
 
 
 def _places(table: pa.Table) -> list[Place]:
-    """Of the rows of a table that carry a finding."""
+    """The places of the rows that have a finding."""
     if "finding" not in table.column_names:
         return []
     rows = table.select(["finding", "partition", "segment", "offset"]).filter(table["finding"].is_valid()).to_pylist()
@@ -188,7 +188,9 @@ def _by_spark(request: TableRequest, executor: SparkExecutor) -> tuple[int, list
     def job(spark: SparkSession) -> tuple[int, list[Place]]:
         spark.dataSource.register(WaltzDataSource)
         frame = spark.read.format("waltz").options(**request.options()).load()
-        _check_new(request.target)  # Spark was slow to begin: what somebody put there meanwhile is not ours to remove
+        _check_new(
+            request.target
+        )  # Spark starts slowly: never remove a target that another process has created meanwhile
         nonlocal begun
         begun = True
         frame.write.format(request.format).mode("error").save(target)
@@ -205,12 +207,12 @@ def _by_spark(request: TableRequest, executor: SparkExecutor) -> tuple[int, list
         return executor.run(job, weight=size)
     except (ClusterError, KeyboardInterrupt):
         if begun:
-            shutil.rmtree(target, ignore_errors=True)  # Spark leaves the files of a job that failed
+            shutil.rmtree(target, ignore_errors=True)  # Spark does not remove the files of a failed job
         raise
 
 
 def _worded(request: TableRequest, executor: TaskExecutor, found: Sequence[Place]) -> tuple[Finding, ...]:
-    """The findings at these places, as verify words them; those that verify does not have (any more) in our own words."""
+    """The findings at these places with verify's messages; with our own where verify does not report them (any more)."""
     if not found:
         return ()
     wanted = dict.fromkeys(found)

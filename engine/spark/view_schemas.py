@@ -1,8 +1,9 @@
-"""The views of the Spark data source, and the schemas of Spark and of Arrow that follow from their columns.
+"""The views of the Spark data source, and their schemas for Spark and Arrow.
 
 A view has the columns of the objects that the commands print (engine/columns), with `node` (the storage, as it was named) in
 front.  Integers are signed, offsets and sizes are bytes, checksums eight lower-case hex digits, times timestamps.  Every
-column may be null: it is where nothing is known, for instance everything but the place in a row that tells of damage.
+column may be null, namely where its value is unknown: in a row of a finding, for instance, all columns except the place, the
+code and the number of lost transactions.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
                 f"the schema says that column {field.name} is {kind}; in view {view} it is {column.kind.spark}",
                 advice=f"its columns are {ddl(VIEWS[view])}",
             )
-        if not field.nullable:  # Spark leaves `is null` out of a query on the word of the schema
+        if not field.nullable:  # Spark optimizes `is null` away for such a column, and our columns have nulls
             raise InvalidRequestError(
                 f"the schema says that column {field.name} is NOT NULL; every column of view {view} may be null",
                 advice="leave NOT NULL out: a row that tells of damage has nothing but its place",
@@ -111,7 +112,7 @@ def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The schema as Arrow's type, the way Spark expects it."""
+    """The schema as Arrow's type, as Spark expects it."""
     return pa.schema([pa.field(one.name, arrow_type(one.kind.spark), True) for one in columns])
 
 

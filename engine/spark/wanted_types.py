@@ -1,15 +1,15 @@
 """Types that a caller's schema may have in place of a view's: wider ones, and structs with some of their fields.
 
 ====================  =========================================================================================
-a view's column       what a schema may say of it
-int                   int, bigint, double, a decimal with ten digits or more in front of the point
-bigint                bigint, a decimal with nineteen digits or more in front of the point
+a view's column       types that a schema may have for it
+int                   int, bigint, double, a decimal with ten or more digits before the point
+bigint                bigint, a decimal with nineteen or more digits before the point
 timestamp             timestamp, or string: RFC 3339 in UTC with milliseconds, as the commands print it
 struct                some of its fields, in any order, each of a type that may stand for its own
 array                 an array of what may stand for its elements
 ====================  =========================================================================================
 
-Nothing is ever cut off or rounded.  Rows are made with the view's own types and cast when they are handed on.
+No value is ever truncated or rounded.  Rows are made with the view's own types, and cast before they are returned to Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ARROW_TYPES: dict[str, Any] = {
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-"""Of Spark's types those that stand for themselves, and Arrow's."""
+"""Spark's types without parameters, and the Arrow type of each."""
 
 
 def fits(kind: DataType, wanted: DataType) -> bool:
@@ -58,7 +58,7 @@ def fits(kind: DataType, wanted: DataType) -> bool:
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """What Spark expects to be handed for a schema of such types: names, types, and what may be null."""
+    """The Arrow schema that Spark expects for a schema of such types: names, types, nullability."""
     return pa.schema([pa.field(one.name, _arrow(one.dataType), one.nullable) for one in schema.fields])
 
 
@@ -90,10 +90,10 @@ def _cast(array: Any, kind: pa.DataType) -> Any:
         parts = [_cast(array.field(places[field.name.lower()]), field.type) for field in kind]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
-        flat = _cast(array.flatten(), kind.value_type)  # without what lies under a null
+        flat = _cast(array.flatten(), kind.value_type)  # without values under a null list
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         offsets = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
         return pa.ListArray.from_arrays(offsets, flat, type=kind, mask=array.is_null())
-    if pa.types.is_string(kind):  # of a time, as nothing else fits
+    if pa.types.is_string(kind):  # only a timestamp may be asked for as a string
         return pc.strftime(array.cast(pa.timestamp("ms", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
     return array.cast(kind)

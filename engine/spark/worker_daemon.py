@@ -1,9 +1,10 @@
-"""Spark's daemon, with what its workers need imported before the first of them is forked.
+"""Spark's Python daemon, with the modules that its workers need imported before the first worker is forked.
 
-Started as ``python -m waltzctl.engine.spark.worker_daemon MODULE`` in place of ``python -m pyspark.daemon MODULE``, where MODULE
-is the program of the workers: one reads rows, others look up a data source, make it and plan a read.  A fork that finds its
-modules there begins in milliseconds instead of half a second.  What is imported then is left alone by the garbage collector,
-which each worker runs after every task: it would walk all of that each time, and copy its pages.
+Started as ``python -m waltzctl.engine.spark.worker_daemon MODULE`` in place of ``python -m pyspark.daemon MODULE``, where
+MODULE is the program of the workers: one reads rows, others look up a data source, create it and plan a read.  A forked worker
+that has its modules starts in milliseconds instead of half a second.  The imported objects are frozen (``gc.freeze``): each
+worker runs the garbage collector after every task, which would visit all of them, and so copy the memory pages that they share
+with the daemon.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ NEEDED = {
     f"{_PLANNING}plan_data_source_read": ("waltzctl.engine.spark.batch_read",),
     f"{_PLANNING}write_into_data_source": ("waltzctl.engine.spark.writer",),
 }
-"""By the program of the workers: what it imports sooner or later when it reads Waltz.  None of it starts a thread."""
+"""The modules that each program of the workers imports anyway when it reads Waltz.  None of them starts a thread."""
 
 
 def import_needed(module: str) -> None:
-    """Import what the workers of a program need, as far as it is installed: a worker that lacks it says so itself."""
+    """Import the modules that the workers of a program need, if they are installed; a worker reports missing ones itself."""
     for name in (module, "pyarrow", *NEEDED.get(module, ())):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -1,10 +1,10 @@
-"""The Python that Spark starts on this machine, begun in a way that takes a third of the time.
+"""A launcher for the Python processes that Spark starts on this machine, which cuts their start time to a third.
 
-Spark puts archives of its own Python code (``pyspark.zip``, ``py4j-*-src.zip``) in front of the path of every process that it
-starts.  What comes from an archive has no bytecode: each process compiles PySpark anew, about 0.6 s of a processor, and a short
-query has four of them.  Where PySpark is installed as a package, the archives hold the same code once more.  So the
-interpreter is started through a script that leaves them out, and that begins Spark's daemon, from which workers are forked,
-with the modules that workers need (`engine.spark.worker_daemon`).
+Spark puts archives of its own Python code (``pyspark.zip``, ``py4j-*-src.zip``) first in ``sys.path`` of every process.  Code in
+an archive has no cached bytecode: each process compiles PySpark again, about 0.6 s of CPU time, and a short query has four
+processes.  Where PySpark is installed as a package, it has the same code as the archives.  So the interpreter is started through
+a script that removes the archives from the path, and that starts Spark's daemon, from which workers are forked, with the workers'
+modules imported (`engine.spark.worker_daemon`).
 
 This is for sessions on one machine: the executors of a cluster have a Python, and perhaps a PySpark, of their own.
 """
@@ -28,10 +28,10 @@ _DAEMON = """[ "$1 $2" = "-m pyspark.daemon" ] && { shift 2; set -- -m waltzctl.
 
 
 def write_launcher(directory: Path, *, daemon: bool = True) -> Path:
-    """A program in `directory` that starts this interpreter for Spark; what ``PYSPARK_PYTHON`` may name.
+    """Write a program to `directory` that starts this interpreter for Spark, for ``PYSPARK_PYTHON``; returns its path.
 
-    With `daemon`, workers begin with our modules as they are installed here, not with code that travels with the session.
-    It is this interpreter itself where PySpark comes from an archive or there is no ``sh``.
+    With `daemon`, workers use our modules as they are installed here, not an archive that the session sends.  Returns this
+    interpreter itself where PySpark is in an archive, or where there is no ``sh``.
     """
     import pyspark
 

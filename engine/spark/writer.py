@@ -1,10 +1,12 @@
 """``df.write.format("waltz").mode("append").save("/new/directory")``: a clean storage directory out of rows, or none at all.
 
-Each task writes the segments of its rows into a staging directory beside the target and reads them back; the driver joins what
-the tasks tell, and only that, so that attempts which were repeated or failed leave nothing.  Segments are moved, never copied.
-The directory is complete, durable and looked at before one rename gives it its name; the control file is the last thing that is
-written into it.  A job that fails or is killed leaves the target as it was, and at most a staging directory, which the next write
-to the same target removes.
+1. Each task writes the segments of its rows into a staging directory beside the target, fsyncs them and reads them back.
+2. The driver joins the segments that successful tasks report; those of failed or repeated attempts are ignored.  It renames
+   segments, and never copies them, and writes the control file last.
+3. The driver checks the complete directory, and renames it to the target.
+
+A job that fails or is killed leaves the target as it was, and at most a staging directory, which the next write to the same
+target removes.
 """
 
 from __future__ import annotations
@@ -72,12 +74,12 @@ _TYPES: dict[str, tuple[str, ...]] = {
 }
 _REQUEST_ID = ("client", "generation", "partition", "sequence")
 _SESSION = 0
-"""The session of the marks: that of a directory's first append."""
+"""The session id of the low-water marks: the one that a directory's first append has."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What is to be written where.  `num_partitions` None: as many as the rows need."""
+    """The options of a write.  `num_partitions` None: as many as the rows need."""
 
     path: Path
     cluster_key: uuid.UUID
@@ -89,7 +91,7 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """From Spark's options.  Raises InvalidRequestError for what is unknown or cannot be meant."""
+    """Parse Spark's options.  Raises InvalidRequestError for an unknown option or an invalid value."""
     given = {name.lower(): value for name, value in options.items()}
     unknown = sorted(set(given) - {name.lower() for name in KNOWN})
     if unknown:
@@ -146,22 +148,22 @@ def _one_of(given: Mapping[str, str], name: str, *values: str) -> str:
 
 
 def in_order(rows: DataFrame) -> DataFrame:
-    """Rows as a write wants them: each task gets a range of the transactions of one or more partitions, in order."""
+    """Rows in the order that a write needs: each task gets ranges of transactions of one or more partitions, sorted."""
     return rows.repartitionByRange("partition", "transaction_id").sortWithinPartitions("partition", "transaction_id")
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task wrote."""
+    """The segments that a task wrote."""
 
     segments: tuple[StagedSegment, ...]
 
 
 def storage_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StorageWriter:
-    """The writer of one job; looks at the target and makes the staging directory.
+    """The writer of one job; checks the target and creates the staging directory.
 
-    Raises InvalidRequestError for options and columns, RefusedError for a target that holds something or to which another
-    write is under way, DiskWriteError.
+    Raises InvalidRequestError for options and columns, RefusedError for a target that is not empty or to which another write is
+    under way, DiskWriteError.
     """
     wanted = write_options(options)
     check_columns(schema)
@@ -176,7 +178,7 @@ def storage_writer(options: Mapping[str, str], schema: StructType, overwrite: bo
 
 
 def check_columns(schema: StructType) -> None:
-    """Raise InvalidRequestError unless the rows can be records; other columns are passed over."""
+    """Raise InvalidRequestError unless the columns make records; further columns are ignored."""
     types = {field.name.lower(): field.dataType for field in schema.fields}
     missing = [name for name in ("partition", "transaction_id", "data") if name not in types]
     if missing:
@@ -197,7 +199,7 @@ def check_columns(schema: StructType) -> None:
 
 
 class StorageWriter(DataSourceArrowWriter):
-    """See the module.  Pickled to every task."""
+    """See the module.  It is pickled, and sent to every task."""
 
     def __init__(self, options: WriteOptions, staging: Path, created: int) -> None:
         self._options = options
@@ -205,7 +207,7 @@ class StorageWriter(DataSourceArrowWriter):
         self._created = created
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Write the rows of one task.  Raises as `RunWriter`, and RefusedError where the staging directory is not seen."""
+        """Write the rows of one task.  Raises as `RunWriter`, and RefusedError where the executor does not see the directory."""
         options = self._options
         if not (self._staging / TASKS).is_dir():
             raise RefusedError(
@@ -219,9 +221,9 @@ class StorageWriter(DataSourceArrowWriter):
         return Staged(runs.finish())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Join what the tasks wrote and give it its name.
+        """Join the segments of all tasks, and rename the result to the target.
 
-        Raises InvalidRequestError for rows that make no whole partitions, RefusedError, DamageError, DiskWriteError; then the
+        Raises InvalidRequestError for missing or duplicate transactions, RefusedError, DamageError, DiskWriteError; then the
         target is as it was.
         """
         try:
@@ -231,7 +233,7 @@ class StorageWriter(DataSourceArrowWriter):
             with contextlib.suppress(DiskError):
                 remove(self._staging)
             raise
-        # the target is there, and nothing of it lies here any more
+        # the write is complete: an error in cleaning up must not fail it
         with contextlib.suppress(DiskError, FileNotFoundError):
             remove(self._staging)
 
@@ -282,7 +284,7 @@ class StorageWriter(DataSourceArrowWriter):
 
     @staticmethod
     def _check(built: Path) -> None:
-        """Structure, headers, indexes and both ends of each segment; the records were read back by the tasks."""
+        """Check structure, headers, indexes and both ends of each segment; the tasks have read every record back."""
         findings = [
             one for one in verify([built], VerifyOptions(quick=True, exclusive=True)) if isinstance(one, Finding)
         ]
@@ -290,5 +292,5 @@ class StorageWriter(DataSourceArrowWriter):
             raise DamageError(f"{built}: what was built is not clean: {findings[0].message}", findings)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Take everything away that the job wrote."""
+        """Remove everything that the job wrote."""
         remove(self._staging)

@@ -465,7 +465,7 @@ def test_a_reload_that_meets_a_mistake_of_ours_is_not_the_last_one(caplog: pytes
 
     async def work() -> None:
         service: Service[Any, Any] = Service(kind, nothing, mistaken, log, notifier, nothing)
-        taking = asyncio.ensure_future(service._take_reloads(nothing))
+        taking = asyncio.ensure_future(service._reload_on_signal(nothing))
         for _ in range(2):
             ready.clear()
             service._reload.set()

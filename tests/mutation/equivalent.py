@@ -2975,7 +2975,7 @@ _SPARK = (
     ),
     Equivalent(
         "engine/spark/stream_reader.py",
-        "WaltzStreamReader._cut",
+        "WaltzStreamReader._end_within",
         _FIRST_INTACT,
         _FIRST_INTACT.replace("start.transaction_id:", "(start.transaction_id) + 1:"),
         "the one behind the start is known not to be intact",
@@ -3164,7 +3164,7 @@ _SPARK = (
     ),
     Equivalent(
         "engine/spark/spark_executor.py",
-        "_anchor_imports",
+        "_make_imports_absolute",
         "if all(os.path.isabs(one) for one in sys.path if one):",
         "if False:",
         "what is absolute stays as it is",
@@ -3199,7 +3199,7 @@ _SPARK = (
     *(
         Equivalent(
             "engine/spark/stream_reader.py",
-            "WaltzStreamReader._rows",
+            "WaltzStreamReader._row_limit",
             f"if ADMISSION and isinstance(limit, {name}):",
             f"if True and isinstance(limit, {name}):",
             "with PySpark 4.2 and later it is; with 4.1 the name is not there, and no stream begins",
@@ -3260,7 +3260,7 @@ _SPARK = (
     Equivalent(
         "engine/spark/spark_executor.py",
         "SparkExecutor.run",
-        "thread.join(_LOOK)",
+        "thread.join(_PROGRESS_INTERVAL)",
         "pass",
         "it looks more often",
     ),
@@ -3318,8 +3318,8 @@ _SPARK = (
             "there is nothing to tell in either",
         )
         for old in (
-            "return []  # whatever it is, it concerns ids that are not wanted",
-            "return []  # whoever reads it says so",
+            "return []  # a gap or overlap would be of ids that are not wanted",
+            "return []  # the task that reads the segment reports it",
         )
     ),
     Equivalent("engine/spark/segment_parts.py", "", "LOOKBACK = 4 << 20", "LOOKBACK = 4 >> 20", _SIZES),
@@ -3637,7 +3637,13 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/finding_tasks.py": ("_SLACK",),
     "engine/spark/segment_parts.py": ("_TRIES", "LOOKBACK", "SEARCH_BUDGET"),
     "engine/spark/splits.py": ("FLAT",),
-    "engine/spark/stream_node.py": ("_ABOUT", "_BACK", "_ROWS", "_BYTES", "RANGE_RECORDS"),
+    "engine/spark/stream_node.py": (
+        "_LEAST_RECORD_SIZE",
+        "_SEARCH_BACK",
+        "_BATCH_ROWS",
+        "_BATCH_BYTES",
+        "RANGE_RECORDS",
+    ),
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),

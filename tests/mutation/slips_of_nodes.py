@@ -183,8 +183,8 @@ NODES: tuple[Slip, ...] = (
     ),
     Slip(
         "waltzctl/foreground.py",
-        "            except Exception as error:  # a mistake",
-        "            except ValueError as error:  # a mistake",
+        "            except Exception as error:  # a defect",
+        "            except ValueError as error:  # a defect",
         ("tests/cli/test_serve.py::test_a_reload_that_meets_a_mistake_of_ours_is_not_the_last_one",),
         "behind a reload that fails in a way nobody thought of every later one is passed over until a restart",
     ),

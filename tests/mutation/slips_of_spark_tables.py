@@ -168,7 +168,7 @@ TABLES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/pipeline/equal_replicas.py",
-        "                if copy is None or not _intact(copy, following) or not _shared(copy.records, records):",
+        "                if copy is None or not _intact(copy, following) or not _same_records(copy.records, records):",
         "                if copy is None or not _intact(copy, following):",
         ("tests/pipeline/test_equal_replicas.py",),
         "a replica with other bytes is taken for equal",
@@ -294,14 +294,14 @@ TABLES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/pipeline/decoding.py",
-        "                value = take(dict(made))",
+        "                value = convert(dict(made))",
         "                value = dict(made)",
         ("tests/pipeline/test_rows.py",),
         "all transactions of a batch get the values of the last one, where the decoder keeps a list",
     ),
     Slip(
-        "engine/pipeline/running.py",
-        "return tuple(one for one in written if not is_there(one))",
+        "engine/pipeline/run_recovery.py",
+        "return tuple(one for one in written if not exists(one))",
         "return ()",
         ("tests/pipeline/test_project.py",),
         "a table that somebody removed comes back empty and is called clean",

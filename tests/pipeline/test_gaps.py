@@ -119,9 +119,9 @@ def test_a_run_asks_what_has_come_only_where_something_was_nowhere(
 ) -> None:
     asked: list[str] = []
     lacking: list[dict[str, Any]] = []
-    monkeypatch.setattr(running, "_hand_over", lambda *_: None)
-    monkeypatch.setattr(running, "_leftovers", lambda *_: ())
-    monkeypatch.setattr(running, "_forgotten", lambda *_, but: ())
+    monkeypatch.setattr(running, "_run_programs", lambda *_: None)
+    monkeypatch.setattr(running, "uncataloged_tables", lambda *_: ())
+    monkeypatch.setattr(running, "mismatched_tables", lambda *_, but: ())
     monkeypatch.setattr(running, "table_rows", lambda *_: rows({"a": EXPECTED, "backup": EXPECTED}))
     monkeypatch.setattr(running, "lacking_rows", lambda *_: lacking)
     monkeypatch.setattr(running, "taken_since", lambda *_: asked.append("taken") or [(0, 3, 4)])

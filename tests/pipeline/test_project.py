@@ -24,7 +24,7 @@ from tests.builders import build_directory
 from tests.cli.running import ROOT, invoke
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, NotWaltzError, PipelineError, RefusedError
-from waltzctl.engine.pipeline import running
+from waltzctl.engine.pipeline import run_recovery, running
 from waltzctl.engine.pipeline.bucket_files import bucket_file, keep_number
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.completeness import IncompleteRange
@@ -272,10 +272,10 @@ class _Program:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[RunOptions] = []
         self.fails = False
-        monkeypatch.setattr(running, "_hand_over", lambda _project, options, _environment, _say: self._do(options))
+        monkeypatch.setattr(running, "_run_programs", lambda _project, options, _environment, _say: self._do(options))
         self.left: tuple[str, ...] = ()
         self.there = set(TABLES)
-        monkeypatch.setattr(running, "_leftovers", lambda _server, _project: self.left)
+        monkeypatch.setattr(running, "uncataloged_tables", lambda _session, _project: self.left)
 
     @property
     def server(self) -> running.PipelineServer:
@@ -396,7 +396,7 @@ def test_a_table_that_somebody_removed_begins_anew(tmp_path: Path, monkeypatch: 
     commits["state"] = checkpoints / "state" / "state" / "0" / "commits"
     said: list[str] = []
     places: dict[str, str | None] = dict.fromkeys(TABLES, f"file:{tmp_path}")
-    monkeypatch.setattr(running, "_location", lambda _spark, name: places[name])
+    monkeypatch.setattr(run_recovery, "_table_location", lambda _spark, name: places[name])
 
     def refreshed(*, dropped: set[str]) -> tuple[str, ...]:
         program.there = {*TABLES} - dropped
@@ -445,9 +445,11 @@ def test_a_table_whose_checkpoint_is_gone_or_an_older_one_begins_anew(
         with open(tmp_path / "p" / "spark-pipeline.yml", "a") as file:
             file.write(f"database: {database}\n")
     project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
-    monkeypatch.setattr(running, "_removed", lambda *_, but: ())
+    monkeypatch.setattr(running, "removed_tables", lambda *_, but: ())
     lies = tmp_path / "p" if database is None else tmp_path / "elsewhere"
-    monkeypatch.setattr(running, "_location", lambda _spark, name: f"file:{lies / name.removeprefix('`d`.')}")
+    monkeypatch.setattr(
+        run_recovery, "_table_location", lambda _spark, name: f"file:{lies / name.removeprefix('`d`.')}"
+    )
     program.there = {f"{project.namespace}{one}" for one in TABLES}
     said: list[str] = []
 
@@ -499,16 +501,15 @@ def test_a_table_of_another_format_that_holds_rows_without_a_checkpoint_begins_a
 
     spark = SimpleNamespace(catalog=SimpleNamespace(tableExists=lambda name: name in rows), table=table)
     session = SimpleNamespace(spark=spark, options=SparkOptions())
-    server = running.PipelineServer(cast("Session", session), {})
-    assert running._forgotten(server, project, but=()) == ("tallies", "state")
-    assert running._forgotten(server, project, but=("tallies",)) == ("state",)
+    assert run_recovery.mismatched_tables(cast("Session", session), project, but=()) == ("tallies", "state")
+    assert run_recovery.mismatched_tables(cast("Session", session), project, but=("tallies",)) == ("state",)
     assert project.storage_path is not None
     plans = project.storage_path / "_checkpoints" / "spark_catalog" / "default" / "state" / "state" / "0" / "offsets"
     plans.mkdir(parents=True)
     (plans / "0").touch()
-    assert running._forgotten(server, project, but=("tallies",)) == ()
+    assert run_recovery.mismatched_tables(cast("Session", session), project, but=("tallies",)) == ()
     session.options = SparkOptions("sc://h:1")
-    assert running._forgotten(server, project, but=()) == ()
+    assert run_recovery.mismatched_tables(cast("Session", session), project, but=()) == ()
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -518,7 +519,7 @@ def test_where_a_table_lies_is_no_column_of_that_name(*, told: bool) -> None:
     said += [("Location", "file:/lake/t")] if told else []
     rows = [{"col_name": name, "data_type": kind} for name, kind in said]
     spark = cast("Any", SimpleNamespace(sql=lambda _asked: SimpleNamespace(collect=lambda: rows)))
-    assert running._location(spark, "t") == ("file:/lake/t" if told else None)
+    assert run_recovery._table_location(spark, "t") == ("file:/lake/t" if told else None)
 
 
 def test_tables_that_were_never_made_are_made_with_those_that_are_named(
@@ -603,7 +604,7 @@ def test_half_a_catalog_that_a_kill_left_is_removed(
     """Derby refuses one without its properties, which it writes last; one that another process is making stays."""
     create_project(tmp_path / "p", ["/n"])
     project = open_project(tmp_path / "p")
-    running._forget_half_catalog(project)
+    run_recovery.remove_partial_catalog(project)
     catalog = tmp_path / "p" / "storage" / "metastore"
     assert f"databaseName={catalog};" in defaults_of(tmp_path / "p")["spark.hadoop.javax.jdo.option.ConnectionURL"]
     catalog.mkdir(parents=True)
@@ -618,7 +619,7 @@ def test_half_a_catalog_that_a_kill_left_is_removed(
         if holder is not None:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"\n"
-        running._forget_half_catalog(project)
+        run_recovery.remove_partial_catalog(project)
         assert catalog.exists() is kept
     finally:
         if holder is not None:
@@ -638,7 +639,7 @@ def test_a_catalog_without_even_a_lock_is_removed_when_nobody_can_be_making_it(
         (catalog / one).touch()
     began = time.time() - age
     os.utime(catalog, (began, began))
-    running._forget_half_catalog(open_project(tmp_path / "p"))
+    run_recovery.remove_partial_catalog(open_project(tmp_path / "p"))
     assert catalog.exists() is (age == 0)
 
 

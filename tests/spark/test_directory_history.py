@@ -304,7 +304,7 @@ def test_a_file_that_went_is_another_listing_and_not_for_ever(storage: Path, lis
 
     listed.clear()
     with pytest.raises(StalePlanError, match=f"^{storage}, partition 0: its files change faster than they can be read"):
-        history._patiently(0, gone)
+        history._retrying(0, gone)
     assert listed == [0] * 8
 
 

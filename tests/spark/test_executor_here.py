@@ -172,7 +172,7 @@ def test_progress_is_what_ended_tasks_or_workers_tell_whichever_is_more(
     monkeypatch: pytest.MonkeyPatch, master: str, stages: list[tuple[int, int] | None], told: int | None, first: int
 ) -> None:
     """And never goes back, nor beyond the whole."""
-    monkeypatch.setattr(spark_executor, "_LOOK", 0.005)
+    monkeypatch.setattr(spark_executor, "_PROGRESS_INTERVAL", 0.005)
     spark, looked, heard = LocalSpark(stages=stages), threading.Event(), Heard()
     heard_twice = threading.Event()
 

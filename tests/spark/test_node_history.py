@@ -165,9 +165,9 @@ def test_damaged_records_are_passed_over_up_to_a_bound(node: Node, monkeypatch: 
     reader = history(reading(0, 9))
     node.damaged = {7, 8, 9}
     assert reader.at_or_before(0, 9, BEGINNING) == anchor_of(RECORDS[6])
-    monkeypatch.setattr(stream_node, "_BACK", 4)
+    monkeypatch.setattr(stream_node, "_SEARCH_BACK", 4)
     assert reader.at_or_before(0, 9, BEGINNING) == anchor_of(RECORDS[6])
-    monkeypatch.setattr(stream_node, "_BACK", 3)
+    monkeypatch.setattr(stream_node, "_SEARCH_BACK", 3)
     assert reader.at_or_before(0, 9, BEGINNING) == BEGINNING
     node.damaged = {0, 1}
     node.asked.clear()
@@ -301,12 +301,12 @@ def test_records_and_damage_are_rows_in_their_order(read: Read, monkeypatch: pyt
     assert read(NodeRange(0, 3, 4), 3, 4, damage(4, Code.DATA_CHECKSUM)) == [[3, 4]]
     assert read(NodeRange(0, 3, 4), 3, damage(4)) == [[3], ["record-checksum"]]
     assert read(NodeRange(0, 3, 4, Anchor(4)), 3, damage(4)) == [[3], ["record-checksum"]]
-    monkeypatch.setattr(stream_node, "_ROWS", 2)
+    monkeypatch.setattr(stream_node, "_BATCH_ROWS", 2)
     assert read(part, 3, 4, 5, 6, 7) == [[3, 4], [5, 6], [7]]
-    monkeypatch.setattr(stream_node, "_ROWS", 100)
-    monkeypatch.setattr(stream_node, "_BYTES", 100)
+    monkeypatch.setattr(stream_node, "_BATCH_ROWS", 100)
+    monkeypatch.setattr(stream_node, "_BATCH_BYTES", 100)
     assert read(part, 3, 4, 5, 6, 7) == [[3, 4], [5, 6], [7]]
-    monkeypatch.setattr(stream_node, "_BYTES", 101)
+    monkeypatch.setattr(stream_node, "_BATCH_BYTES", 101)
     assert read(part, 3, 4, 5, 6, 7) == [[3, 4, 5], [6, 7]]
     assert read(LostRange(damage(8, Code.ACKNOWLEDGED_MISSING))) == [["acknowledged-missing"]]
 

@@ -87,7 +87,7 @@ def test_up_to_the_low_water_mark_of_a_node(tmp_path: Path) -> None:
 
 def test_large_ranges_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_node, "RANGE_RECORDS", 7)
-    monkeypatch.setattr(stream_node, "_ROWS", 3)
+    monkeypatch.setattr(stream_node, "_BATCH_ROWS", 3)
     with served(_directory(tmp_path, 60)) as node:
         query = Query(node.url, plaintext="true")
         query.run()
@@ -158,7 +158,7 @@ def test_of_a_partition_whose_end_is_damaged_what_is_in_front_comes_and_the_dama
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, limit: str
 ) -> None:
     """More damage than is looked behind for the last intact record: a bad stretch of a disk holds thousands of small ones."""
-    monkeypatch.setattr(stream_node, "_BACK", 3)
+    monkeypatch.setattr(stream_node, "_SEARCH_BACK", 3)
     with served(_directory(tmp_path, 25, size=20)) as node:
         query = Query(node.url, plaintext="true", partitions="0", maxRecordsPerTrigger=str(max(1, read)))
         if read:

@@ -425,13 +425,13 @@ def test_what_waits_is_written_whichever_bound_it_reaches(
     monkeypatch.setattr(run_writing, "_HELD", held)
     monkeypatch.setattr(run_writing, "_FLUSH", flush)
     sizes: list[int] = []
-    original = run_writing._Run.flush
+    original = run_writing._OpenSegment.flush
 
     def counted(run: Any, *, sync: bool = False) -> None:
         sizes.append(sum(map(len, run.waiting)))
         original(run, sync=sync)
 
-    monkeypatch.setattr(run_writing._Run, "flush", counted)
+    monkeypatch.setattr(run_writing._OpenSegment, "flush", counted)
     writer = run_writing.RunWriter(tmp_path / "t", _plan())
     records = {number: make_records(8, partition=number, size=20) for number in (0, 1)}
     waiting: dict[int, int] = {}

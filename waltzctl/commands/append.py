@@ -199,7 +199,7 @@ def _append(
 
 
 def _say_nothing_appended(console: Console, partition: int) -> None:
-    """An interrupt before the session began: the answer is the same object, with nothing in it."""
+    """Show the result of an append that was interrupted before its session: the same object, with no records."""
     from waltzctl.engine.storage.append import AppendResult
     from waltzctl.objects.repair_objects import APPEND_RESULT
 
@@ -217,7 +217,7 @@ def _pending(entries: Iterator[Entry]) -> Iterator[PendingRecord]:
 
 
 def _say_mended(path: Path, result: AppendResult) -> None:
-    """Whatever is quiet: what a command changes without having been asked for it is said."""
+    """Announce, even with ``-q``, a change that the user did not ask for."""
     for finding in result.mended:
         say(f"waltzctl: mended first: {finding.code}: {finding.message}")
     for undo_id in result.undo_ids:

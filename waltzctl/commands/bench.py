@@ -234,7 +234,7 @@ def _agree(
     truncate: bool,
     yes: bool,
 ) -> None:
-    """Say what is about to be done, and ask where something could be harmed.  Raises RefusedError where nobody agreed."""
+    """Announce the load, and ask where it could do harm.  Raises RefusedError without the user's agreement."""
     from waltzctl.engine.errors import RefusedError
     from waltzctl.repair_procedure import confirm
 

@@ -146,7 +146,7 @@ async def _refuse_where_something_is(location: MetadataLocation) -> None:
     from waltzctl.engine.metadata.cluster_changes import refuse_where_something_is
 
     path = location.path
-    # one that is empty is to be filled: a creation that met a full disk leaves it
+    # an empty file is accepted: a creation that failed on a full disk leaves one
     if path is None or (path.exists() and not (path.is_file() and not path.stat().st_size)):
         async with location.open() as store:
             await refuse_where_something_is(store)
@@ -173,7 +173,7 @@ def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) 
 
 
 def _opened_by(result: ClusterResult) -> str:
-    """Which programs can open what was made, and what to do where that is not enough."""
+    """Which programs can open the new directory, with advice where some cannot."""
     from waltzctl.formats.control import RELEASE
 
     programs = " and ".join(result.layout.opened_by)

@@ -238,7 +238,7 @@ def run(
 
 
 def _say_partial(console: Console, sources: Iterable[PurePath], partitions: frozenset[int] | None) -> None:
-    """Say of a backup of some partitions that nothing of others is in it: as the latest one it hides those that have them."""
+    """Note that a backup has only some partitions: given as the latest one, it hides earlier backups that have the others."""
     from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.vault.vault_access import VAULTS
     from waltzctl.engine.vault.vault_path import VaultPath
@@ -248,7 +248,7 @@ def _say_partial(console: Console, sources: Iterable[PurePath], partitions: froz
             continue
         try:
             head = VAULTS.files(path).head
-        except (WaltzError, FileNotFoundError):  # whoever reads it says so
+        except (WaltzError, FileNotFoundError):  # reading it later reports the error
             continue
         held = [one.partition for one in head.partitions]
         if head.partial and (partitions is None or not partitions <= set(held)):

@@ -1,1 +1,1 @@
-"""The objects that commands alone print, a table of columns each; those that the engine reads or writes: engine/columns."""
+"""The objects that only commands print, each a list of columns; objects that the engine reads or writes: engine/columns."""

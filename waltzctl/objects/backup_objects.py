@@ -1,4 +1,4 @@
-"""What commands on backup vaults print."""
+"""The objects of commands on backup vaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load on a node measured."""
+"""The objects of a load test on a node."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def bench_result_object(
     tls: bool,
     truncated: bool,
 ) -> Object:
-    """**bench-result**.  `truncated`: what was appended was taken away again."""
+    """**bench-result**.  `truncated`: the appended records were removed again."""
     latency = result.latency.summary()
     said = SimpleNamespace(
         node=str(node),

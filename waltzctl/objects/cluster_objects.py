@@ -1,4 +1,4 @@
-"""What the actions of ``cluster`` show beside findings: what the metadata says, and what is to be changed in it."""
+"""The objects of the actions of ``cluster`` other than findings: the metadata, and plans of changes."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ def _steps(plan: ClusterPlan) -> list[Object]:
 
 
 def cluster_plan_object(plan: ClusterPlan) -> Object:
-    """**plan**, of metadata: `path` is where it is, that of a step its storage node."""
+    """**plan**, of metadata: `path` is its location, that of a step the storage node."""
     return PLAN.shown(plan, path=plan.where, steps=_steps(plan), undecided=[], arguments=_arguments(plan))
 
 
 def sync_plan_object(plan: SyncPlan, where: str) -> Object:
-    """**plan**, of several nodes: `path` is where the metadata is, that of a step the node's URL."""
+    """**plan**, of several nodes: `path` is the metadata's location, that of a step the node's URL."""
     steps = [
         STEP.keys(step, path=one.address.url, offset=None, length=None) for one in plan.plans for step in one.steps
     ]
@@ -143,7 +143,7 @@ def forecast_object(forecast: Forecast) -> Object:
 
 
 def recovery_plan_object(plan: RecoveryPlan) -> Object:
-    """**plan**, of a recovery over storage nodes: `path` is where the metadata is, that of a step the node."""
+    """**plan**, of a recovery over storage nodes: `path` is the metadata's location, that of a step the node."""
     steps = [STEP.keys(step, path=step.node, offset=None, length=None) for step in plan.steps]
     undecided = [
         FINDING.keys(

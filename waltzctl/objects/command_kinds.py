@@ -16,7 +16,7 @@ def _exit_status(label: Any) -> int:
 
 STATUS = one_of("clean", "repairable", "damaged")
 EXIT_STATUS = replace(one_of(0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 130), shown=_exit_status)
-"""Read from its label, which is what the engine knows."""
+"""Given by its label, the engine's name of it."""
 UNMODIFIED = ColumnKind("false", {"const": False}, shown=bool)
 ADDRESS = TEXT.told("host:port; an IPv6 address stands in brackets.")
 PORT = ColumnKind("port", {"type": "integer", "minimum": 1, "maximum": 65535})

@@ -1,4 +1,4 @@
-"""What compare shows: a partition and how its replicas stand to each other, and the summary."""
+"""The objects of compare: the comparison of a partition's replicas, and the summary."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ _OF_A_RECORD = ("transaction_id", "segment", "offset", "size", "request_id", "he
 
 
 def _of_a_side() -> tuple[Column, ...]:
-    """A side is a record of a file, so nothing of its place is unknown."""
+    """The columns of a side, a record in a file: its place is always known."""
     known = {"transaction_id": COUNT, "segment": COUNT, "offset": SIZE, "record_checksum": CHECKSUM}
     first, *others = (
         replace(one, kind=known.get(one.name, one.kind))
@@ -253,6 +253,6 @@ COMPARE_SUMMARY = ObjectType(
 
 
 def summary_object(summary: CompareSummary, plans: Sequence[PlanFile], differences: PurePath | None) -> Object:
-    """**compare-summary**.  `plans` and `differences`: what was written beside."""
+    """**compare-summary**.  `plans`, `differences`: the files that were written."""
     said = None if differences is None else os.fspath(differences)
     return COMPARE_SUMMARY.shown(summary, plans=[_PLAN_FILE.keys(one) for one in plans], differences=said)

@@ -1,4 +1,4 @@
-"""Why a command ended without its answer."""
+"""The object of an error that ended a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the actions of ``log`` show."""
+"""The objects of the actions of ``log``."""
 
 from __future__ import annotations
 

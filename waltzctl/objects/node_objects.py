@@ -121,7 +121,7 @@ NODE_PORT = ObjectType(
 
 
 def node_port_object(node: Address, port: str, tls: bool, error: WaltzError | None) -> Object:
-    """**node-port**.  `port`: data or admin; `code`: the node's own word for why not, where it gave one."""
+    """**node-port**.  `port`: data or admin; `code`: the node's error code, if it sent one."""
     said = SimpleNamespace(
         port=port,
         tls=tls,
@@ -144,7 +144,7 @@ _TITLES = {"m1_rate": "1/S", "p50": "P50", "p99": "P99", "max": "MAX"}
 
 
 def _figure(column: str, part: str, attribute: str, meaning: str) -> Column:
-    """A figure of a part that not every kind of metric has."""
+    """A column of a value that not every kind of metric has."""
 
     def read(metric: Any) -> Any:
         found = getattr(metric, part)
@@ -190,7 +190,7 @@ NODE_METRIC = ObjectType(
 
 
 def node_plan_object(plan: NodePlan) -> Object:
-    """**plan**, of a node: `path` is its URL, also that of the steps; `replicas` the node that records come from."""
+    """**plan**, of a node: `path` is its URL, also that of the steps; `replicas` the node from which records are copied."""
     from waltzctl.engine.repair.arguments import Arguments
 
     url = plan.address.url

@@ -1,4 +1,4 @@
-"""What commands on page stores print."""
+"""The objects of commands on page stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from waltzctl.objects.command_kinds import AMOUNT, EXIT_STATUS, SECONDS, STATUS,
 from waltzctl.objects.verify_objects import elapsed, nothing_modified
 
 BAR = 20
-"""Characters of a bar that is full."""
+"""Characters of a full bar."""
 
 
 def _status(one: Any) -> str:

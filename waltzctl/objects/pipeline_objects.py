@@ -1,4 +1,4 @@
-"""What the commands on a pipeline print."""
+"""The objects of commands on a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What repairs leave: the result, the entry of a repair that can be undone, what append made durable, a new cluster."""
+"""The objects of changes: the result, a repair that can be undone, the result of append, a new cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def result_object(
     findings: Iterable[Finding] = (),
     bytes_freed: int | None = None,
 ) -> Object:
-    """**result**.  `findings`: what is still wrong afterwards; `bytes_freed`, where something was pruned, what came free."""
+    """**result**.  `findings`: those that remain; `bytes_freed`: by pruning, None otherwise."""
     said = SimpleNamespace(
         plan_hash=plan_hash,
         applied=applied,

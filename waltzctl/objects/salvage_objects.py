@@ -1,4 +1,4 @@
-"""What salvage found and wrote."""
+"""The objects of salvage: what it found and wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``serve`` and ``log-server`` show: that they are ready, how they do, their settings, and the lines of their logs."""
+"""The objects of ``serve`` and ``log-server``: ready, live view, settings, and lines of the log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _process(_info: Any) -> int:
 
 
 def _of_one(path: str) -> Callable[[Any], Any]:
-    """Reads what a node has and a log server has not, or the other way round."""
+    """Reads a value that only a node has, or only a log server."""
 
     def read(info: Any) -> Any:
         found = info
@@ -106,7 +106,7 @@ LIVE = ObjectType(
 def live_object(
     reading: NodeReading, connections: Sequence[tuple[str, int]], before: Mapping[int, int], seconds: float
 ) -> Object:
-    """**live**.  `before`: appends of each partition so many `seconds` ago."""
+    """**live**.  `before`: the appends of each partition `seconds` ago."""
     from waltzctl.formats.adapters import format_time
 
     return LIVE.shown(

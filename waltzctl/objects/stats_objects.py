@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def stats_objects(report: StatsReport) -> Iterator[Object]:
-    """Everything but the findings, in the order in which it is printed."""
+    """All objects except findings, in the order of their output."""
     places = {one.place: one for one in report.partitions}
     classes = {one.number: one for one in report.size_classes}
     yield from map(STATS_PARTITION.shown, report.partitions)
@@ -175,7 +175,7 @@ STATS_BUCKET = ObjectType(
     ),
 )
 _NOTHING = {one.name: None for one in STATS_BUCKET.columns if one.given}
-"""What a bucket says of everything that its series is not about."""
+"""The null values of a bucket's keys that do not apply to its series."""
 
 
 def time_bucket_object(

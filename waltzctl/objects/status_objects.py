@@ -1,4 +1,4 @@
-"""What a storage directory, or a node, holds and how it is."""
+"""The status object of a storage directory or a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last object of verify."""
+"""The summary object of verify."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from waltzctl.objects.command_kinds import EXIT_STATUS, SECONDS, STATUS, UNMODIF
 
 
 def elapsed(one: Any) -> float:
-    """How long it took, to the microsecond."""
+    """The elapsed time, in microseconds resolution."""
     return float(round(one.elapsed_seconds, 6))
 
 
 def label(one: Any) -> str:
-    """The exit status by its name."""
+    """The exit status, by its name."""
     return str(one.exit_status_name)
 
 

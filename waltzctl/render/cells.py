@@ -11,7 +11,7 @@ Cell = Callable[[Object], str]
 
 
 def cell_of(column: Column) -> Cell:
-    """What makes the column's cells of the shown object."""
+    """The function that makes the column's cell from an object."""
     return _FORMS[column.cell](column.name) if isinstance(column.cell, Form) else column.cell
 
 

@@ -1,4 +1,4 @@
-"""What a person reads of a cluster's metadata."""
+"""A cluster's metadata and state, for people."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]
 
 
 def top_lines(shown: Object) -> Iterator[str]:
-    """A look at how a cluster does."""
+    """The state of a cluster at one time, for ``cluster top``."""
     answering = f"{shown['nodes_answering']} of {shown['nodes']} storage nodes, {shown['servers_answering']} of"
     rates = [one["transactions_per_second"] for one in shown["partitions"]]
     known = [one for one in rates if one is not None]
-    rate = f"   {sum(known):,.0f} transactions a second" if known else ""  # the first look knows none
+    rate = f"   {sum(known):,.0f} transactions a second" if known else ""  # unknown at the first time
     yield f"{shown['time'][11:19]} UTC   {answering} {shown['servers']} log servers answer{rate}"
     for one in shown["unheard"]:
         yield printable(f"{one['address']} does not answer: {one['why']}")
@@ -103,7 +103,7 @@ def top_lines(shown: Object) -> Iterator[str]:
 
 
 def _behind(partition: Object) -> str:
-    """The replicas that lack something, take no part, or do not answer."""
+    """The replicas that lack transactions, are not in the session, or do not answer."""
     said = [
         f"{one['node']} {one['why_absent'] or 'does not answer' if one['last_transaction_id'] is None else one['behind']}"
         for one in partition["replicas"]

@@ -1,4 +1,4 @@
-"""How a person reads what compare found."""
+"""The results of compare, for people."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _STATE_STYLE = {
 }
 _VERDICT_STYLE = {"equal": "green", "recoverable": "yellow", "undecidable": "red", "lost": "red"}
 _PREVIEW = 32
-"""Bytes of a differing record's data that a person is shown."""
+"""Bytes of a differing record's data that are shown, at most."""
 
 
 def comparison_view(writer: TableLayout, shown: Object) -> None:
-    """A partition for a person: one line where all is well, otherwise a line for each replica and what comes of it."""
+    """A partition: one line where all replicas agree, otherwise a line for each replica, and the verdict."""
     verdict = shown["verdict"]
     label = writer.paint(_VERDICT_STYLE[verdict], verdict.upper())
     where = writer.paint("bold", f"partition {shown['partition']}")
@@ -104,7 +104,7 @@ def _show_side(writer: TableLayout, side: Object) -> None:
 
 
 def conclusion(summary: CompareSummary, plans: Sequence[PlanFile], *, assumed: bool, plans_wanted: bool) -> str:
-    """What it comes to, at the end.  `assumed`: nobody said how many replicas there are."""
+    """The conclusion.  `assumed`: the number of replicas was not given."""
     lines: list[str] = []
     if any(one.plan.steps for one in plans):
         lines.append("What brings each replica there (add --dry-run to see it first):")

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from waltzctl.engine.inspect.dump import DumpedRecord
 
 _DEEPEST = 500
-"""Levels of JSON that are shown as such.  A thousand can be read, and fewer written, as deep as this program is itself."""
+"""Nesting levels up to which data is shown as JSON.  Python reads about a thousand, and writes fewer, by its recursion limit."""
 PREVIEW = 400
-"""Bytes of data that a table on a terminal looks at; no line is that long."""
+"""Bytes of data that are decoded for a table on a terminal; no line is longer."""
 
 
 def record_object(record: DumpedRecord | NodeRecord, form: DataForm | None, preview: int | None = None) -> Object:

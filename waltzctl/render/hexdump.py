@@ -1,4 +1,4 @@
-"""hexdump: bytes with the name and value of every field beside them.
+"""hexdump: bytes, with the name and value of every field beside them.
 
 Field names, offsets and sizes come from the format's own schemas; nothing is restated here.  Fields take eight bytes a line,
 data sixteen with its printable characters; the number in front is the offset in the file.
@@ -39,11 +39,11 @@ FIELD_BYTES = 8
 DATA_BYTES = 16
 NAME_WIDTH = 28
 DAMAGE_SHOWN = 4096
-"""Bytes of a damaged place that are shown at most."""
+"""Bytes of a damaged place that are shown, at most."""
 
 
 _PAIR = re.compile(r"^structs\.([01])\.")
-"""Everybody counts the structs of a pair from 1."""
+"""The two structs of a partition info, which are numbered from 1 in the output."""
 
 
 def _hex(data: bytes) -> str:
@@ -68,9 +68,9 @@ def _value(field: Field, data: bytes, decoded: int | bytes) -> str:
 
 
 def schema_lines(schema: CompiledSchema, data: bytes, base: int, *, prefix: str = "") -> Iterator[str]:
-    """Every field of a structure whose bytes are `data` and which stands at `base` in its file.
+    """Every field of the structure with the bytes `data` at the offset `base` in its file.
 
-    Bytes that are missing at the end leave their fields out; the last line then says so.
+    If `data` is too short, its last fields are left out, and a last line says so.
     """
     if len(data) < schema.size:
         whole = [field for field in schema.fields if field.offset + field.size <= len(data)]
@@ -114,9 +114,9 @@ def record_lines(data: bytes, base: int, *, with_data: bool = True) -> Iterator[
 
 
 class HexdumpWriter:
-    """Shows the items of a dump as the bytes that they are in their files.
+    """Shows the items of a dump as their bytes in the files.
 
-    `target`: what the dump was asked for, from which the files' places follow.  `with_data` False leaves records' data out.
+    `target`: the target of the dump, which gives the paths of the files.  `with_data`: whether to show the records' data.
     """
 
     def __init__(self, stream: TextIO, target: Target, *, with_data: bool = True) -> None:
@@ -152,7 +152,7 @@ class HexdumpWriter:
             self._structure(item.path, CONTROL_HEADER, 0)
 
     def _file(self, partition: int | None, segment: int, suffix: str) -> PurePath:
-        """Where a segment's file is."""
+        """The path of a segment's file."""
         target = self._target
         if target.kind in (TargetKind.SEGMENT, TargetKind.INDEX):
             return target.path.with_suffix(suffix)
@@ -163,7 +163,7 @@ class HexdumpWriter:
         try:
             data = places.read_range(path, offset, schema.size)
         except FileNotFoundError:
-            return  # a finding says so
+            return  # a finding reports it
         self._head(path)
         self._lines(schema_lines(schema, data, offset))
 
@@ -185,7 +185,7 @@ class HexdumpWriter:
         try:
             data = places.read_range(path, finding.offset, min(finding.length, DAMAGE_SHOWN))
         except (FileNotFoundError, IsADirectoryError, DiskReadError):
-            return  # what cannot be read cannot be shown; the sentence above stands
+            return  # unreadable bytes cannot be shown: the finding above is all
         self._lines(data_lines(data, finding.offset))
         if finding.length > DAMAGE_SHOWN:
             self._line(f"   and {finding.length - DAMAGE_SHOWN} bytes more")

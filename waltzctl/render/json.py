@@ -1,7 +1,7 @@
 """json: one document.
 
-The document is the object itself where a command always answers with exactly one, and an array of the objects that ndjson
-would show, in the same order, where it answers with many.  Each object stands on a line of its own.
+For a command with exactly one object the document is that object; for others it is an array of the objects that ndjson would
+show, in the same order.  Each object is on a line of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How tables, findings and sentences are laid out for a person.
+"""The layout of tables, findings and sentences for people.
 
-Rows of one kind are held back in blocks, so that columns line up while a million records still stream; which columns there are,
-the objects' own tables say.  Nothing but a record's data is shortened, and that only on a terminal, whose width is known.
+Rows of one kind are buffered in blocks, so that columns are aligned while a million records still stream.  The columns are
+defined by the objects.  Only a record's data is ever truncated, and only on a terminal, whose width is known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from waltzctl.render.cells import Cell, cell_of
 from waltzctl.values import printable
 
 BLOCK = 500
-"""Rows that are laid out together."""
+"""Rows of a block, whose columns are aligned."""
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _SEVERITY_STYLE = {"damage": "red", "repairable": "yellow", "note": "cyan"}
@@ -26,7 +26,7 @@ _HEALTH_STYLE = {"ok": "green", "repairable": "yellow", "damaged": "red", "unass
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A title, how the cell is made from the object, the side it leans to, and whether the terminal's edge cuts it."""
+    """A column: title, the function that makes the cell, alignment, and whether it is truncated at the terminal's edge."""
 
     title: str
     cell: Cell
@@ -36,12 +36,12 @@ class Heading:
 
 @cache
 def headings(kind: str) -> tuple[Heading, ...]:
-    """The columns of a table of such objects; none where they are no rows."""
+    """The columns of a table of objects of this kind; none where the kind is not shown as a table."""
     from waltzctl.objects.all_objects import OBJECTS
     from waltzctl.objects.pages_objects import BLOB_FILE
     from waltzctl.objects.status_objects import PARTITION_STATUS
 
-    inner = {one.name: one for one in (PARTITION_STATUS, BLOB_FILE)}  # rows of tables inside another object's view
+    inner = {one.name: one for one in (PARTITION_STATUS, BLOB_FILE)}  # shown as tables within another object's view
     shown = inner.get(kind) or OBJECTS[kind]
     return tuple(
         Heading(one.title, cell_of(one), one.kind.right if one.right is None else one.right, one.cell is Form.PAYLOAD)
@@ -50,7 +50,7 @@ def headings(kind: str) -> tuple[Heading, ...]:
 
 
 class TableLayout:
-    """What tables and views are written with.  `width`: columns of the terminal, None where there is none."""
+    """Writes tables and views.  `width`: columns of the terminal; None: no terminal."""
 
     def __init__(self, stream: TextIO, *, width: int | None = None, colour: bool = False) -> None:
         self._stream = stream
@@ -62,7 +62,7 @@ class TableLayout:
         self._group: tuple[Any, Any] | None = None
 
     def row(self, kind: str, shown: Object) -> None:
-        """A row of the table of its kind."""
+        """Add an object as a row of its kind's table."""
         if kind != self._kind:
             self.close()
             self._kind, self._group = kind, None
@@ -71,12 +71,12 @@ class TableLayout:
             self.show_rows()
 
     def close(self) -> None:
-        """Show what is held back; the next row gets a heading again."""
+        """Write the buffered rows, and end the table: the next row gets a heading."""
         self.show_rows()
         self._kind, self._widths = "", []
 
     def show_rows(self) -> None:
-        """Show the rows that are held back; the next ones go on below them."""
+        """Write the buffered rows; later rows continue the table."""
         if not self._held:
             return
         columns = headings(self._kind)
@@ -105,7 +105,7 @@ class TableLayout:
         return self.paint(style, text) if style in ("red", "yellow", "dim") else text
 
     def paint(self, style: str | None, text: str) -> str:
-        """The text in a style, where colours may be used."""
+        """The text in a style, if colours are enabled."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._colour and style else text
 
     def line(self, text: str = "") -> None:
@@ -113,7 +113,7 @@ class TableLayout:
         self._stream.write(text + "\n")
 
     def wrapped(self, text: str, indent: str) -> None:
-        """A sentence, broken at the terminal's edge only."""
+        """Write a sentence, wrapped at the terminal's width."""
         text = printable(text)
         if self._width is None:
             self.line(indent + text)
@@ -131,7 +131,7 @@ class TableLayout:
             self.line(f"{name.ljust(width)}  {'-' if value is None else printable(str(value))}")
 
     def finding(self, shown: Object, indent: str = "") -> None:
-        """A finding under a heading that names its place; neighbours share the heading."""
+        """Write a finding under a heading with its place; consecutive findings of one place share the heading."""
         group = (shown["partition"], shown["path"])
         if group != self._group:
             self._group = group

@@ -1,4 +1,4 @@
-"""How a person reads what a load on a node measured, with the distribution of latencies."""
+"""The results of a load test on a node, with the distribution of latencies, for people."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-r"""ndjson: one object a line, in ASCII, so that no locale can spoil it.
+r"""ndjson: one object a line, in ASCII, so that it does not depend on the locale.
 
-A file name that is no UTF-8 carries its stray bytes as lone surrogates (``\\udcff`` for 0xff), which Python reads back.
+In a file name that is no UTF-8, undecodable bytes are lone surrogates (``\\udcff`` for 0xff), which Python reads back.
 """
 
 from __future__ import annotations
@@ -27,4 +27,4 @@ class NdjsonWriter:
         self._stream.write(encode(shown) + "\n")
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do: nothing is buffered."""

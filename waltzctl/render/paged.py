@@ -1,4 +1,4 @@
-"""How a person reads what page stores hold and what was done to them."""
+"""The state of page stores, and the results of changes to them, for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def store_view(writer: TableLayout, shown: Object) -> None:
-    """What it holds, then its blob files with a bar each, then what is wrong with its log."""
+    """The contents, then the blob files with a bar each, then the findings of the log."""
     holder = shown["locked_by"]
     lock = "not open" if holder is None else "open" if holder == 0 else f"open in process {holder}"
     space, write = shown["space_amplification"], shown["write_amplification"]
@@ -37,7 +37,7 @@ def store_view(writer: TableLayout, shown: Object) -> None:
 
 
 def gc_view(writer: TableLayout, shown: Object) -> None:
-    """What a collection did."""
+    """The result of a garbage collection."""
     writer.pairs(
         ("page store", shown["path"]),
         ("rounds", shown["rounds"]),
@@ -50,7 +50,7 @@ def gc_view(writer: TableLayout, shown: Object) -> None:
 
 
 def salvage_view(writer: TableLayout, shown: Object) -> None:
-    """What was written and what is lost."""
+    """What was written, and what is lost."""
     writer.pairs(
         ("written to", shown["path"]),
         ("pages", f"{shown['pages']}, {human_bytes(shown['bytes'])}"),

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from waltzctl.engine.pipeline.running import RunReport
 
 ROWS = 1000
-"""Rows of a table at most."""
+"""Rows of a table, at most."""
 PLOTTED = 48
-"""Partitions of replicas that have plots: those with most records."""
+"""Partitions of replicas with plots, at most: those with the most records."""
 Row = dict[str, Any]
 
 
 def page(report: RunReport, name: str) -> Iterator[str]:
-    """The page, in pieces, of a run that looked at its tables."""
+    """The page, in pieces, of a run whose report has the tables' rows."""
     yield opening(f"Waltz pipeline: {name}")
     yield f"<h1>Waltz pipeline</h1>\n<p class=path>{text(report.path)}</p>\n"
     gaps = report.gaps or ()
@@ -92,7 +92,7 @@ def _completeness(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _segments(activity: Sequence[Row], gaps: Sequence[IncompleteRange]) -> Iterator[str]:
-    """Bytes of a transaction along the ids, a column for each segment; what is missing in red."""
+    """Bytes of a transaction along the ids, a column for each segment; missing ids in red."""
     segments: dict[tuple[int, str], list[Row]] = {}
     for one in activity:
         if one["dimension"] == "segment" and one["first_transaction_id"] is not None:

@@ -1,10 +1,11 @@
-"""plain: lines of columns with a tab between them, for ``cut``, ``awk`` and log files; never shortened.
+"""plain: lines of columns separated by tabs, for ``cut``, ``awk`` and log files; never truncated.
 
-The first column names the object, the others are its keys in their fixed order (nested ones joined by a dot).  Several values
-of one key stand in one column, with commas between them.  A list of objects inside an object follows as lines of its own, named
-``object.key``.  Before the first line of each kind stands a line that begins with ``#`` and names the columns; sentences for
-people begin with ``#`` as well.  A missing value is ``-``, and so is a list of none; tabs, line ends and what cannot be printed
-are escaped.
+- The first column is the object's name; the others are its keys in their fixed order (nested keys joined by a dot).
+- A list of values is one column, with commas between the values.
+- A list of objects within an object follows as lines of its own, named ``object.key``.
+- Before the first line of each kind, a line that begins with ``#`` has the names of the columns.
+- Sentences for people begin with ``#`` as well.
+- A missing value, or an empty list, is ``-``.  Tabs, line ends and unprintable characters are escaped.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Row = tuple[str, dict[str, Any]]
 
 
 def cell(value: Any) -> str:
-    """A value as a column shows it."""
+    """A value as the text of a column."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -29,10 +30,9 @@ def cell(value: Any) -> str:
 
 
 def rows(kind: str, shown: Object) -> list[Row]:
-    """The object's own line first, then those of the objects in it.
+    """The object's own line, then the lines of the objects in it.
 
-    What is a column and what are lines is decided by the type of the value and never by what is in it, so that an empty list
-    shifts no column.
+    Whether a value is a column or lines depends on its declared type, not on its contents, so that an empty list moves no column.
     """
     own: dict[str, Any] = {}
     inner: list[Row] = []
@@ -43,7 +43,7 @@ def rows(kind: str, shown: Object) -> list[Row]:
 
 
 def _put(key: str, value: Any, kind: str, shown: Object, own: dict[str, Any], inner: list[Row]) -> None:
-    """One key of an object.  No function within `rows`: one that calls itself keeps all that it knows until Python looks."""
+    """Add a key of an object.  A module function: a recursive closure would keep its objects until a garbage collection."""
     if key == "data":
         own[key] = data_text(shown)
     elif isinstance(value, dict):
@@ -73,4 +73,4 @@ class PlainWriter:
             self._stream.write("\t".join((kind, *map(cell, columns.values()))) + "\n")
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do: nothing is buffered."""

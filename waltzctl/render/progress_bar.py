@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for people only and only once work has gone on for a second."""
+"""A progress bar on stderr, only on a terminal, and only after a second of work."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PATIENCE = 1.0
 
 
 class TerminalProgress:
-    """A listener that draws; calls may come from several threads."""
+    """A progress listener that draws a bar; thread-safe."""
 
     def __init__(self, noun: str | None = None) -> None:
-        """`noun`: what is counted, where that is not bytes."""
+        """`noun`: what is counted; None: bytes."""
         self._noun = noun
         self._lock = threading.Lock()
         self._began = time.monotonic()
@@ -81,7 +81,7 @@ class TerminalProgress:
             *amount,
             TimeRemainingColumn(),
         )
-        # the streams stay what they are: results must reach stdout even while a bar is drawn
+        # without redirection of the streams: results must reach stdout while a bar is drawn
         console = Console(file=sys.stderr)
         self._bars = Bars(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._task = self._bars.add_task(self._what, total=self._total, completed=self._done)
@@ -89,7 +89,7 @@ class TerminalProgress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take the bar away while something else is written to the terminal."""
+        """Hide the bar while something else is written to the terminal."""
         with self._lock:
             if self._bars is not None:
                 self._bars.stop()
@@ -100,7 +100,7 @@ class TerminalProgress:
                     self._bars.start()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         with self._lock:
             if self._bars is not None:
                 self._bars.stop()
@@ -108,7 +108,7 @@ class TerminalProgress:
 
 
 class NoProgress:
-    """What stands in for the bar where nobody looks."""
+    """A listener that shows nothing, without a terminal."""
 
     def __enter__(self) -> NoProgress:
         return self
@@ -134,7 +134,7 @@ class NoProgress:
 
 
 class TellingProgress(NoProgress):
-    """For ``-v`` where no bar can be drawn: a line on stderr for each piece of work."""
+    """A listener for ``-v`` without a terminal: a line on stderr for each piece of work."""
 
     def __init__(self, noun: str | None = None) -> None:
         self._noun = noun
@@ -146,7 +146,7 @@ class TellingProgress(NoProgress):
 
 
 def progress(*, quiet: bool, verbose: int = 0, noun: str | None = None) -> TerminalProgress | NoProgress:
-    """The listener that suits stderr.  `noun`: what is counted, in the plural, where that is not bytes."""
+    """The listener for this stderr.  `noun`: what is counted, in the plural; None: bytes."""
     if not quiet and sys.stderr.isatty():
         return TerminalProgress(noun)
     return TellingProgress(noun) if verbose else NoProgress()

@@ -1,4 +1,4 @@
-"""What a person reads of a node or a log server: that it is ready, and how it does."""
+"""The state of a node or a log server for people: that it is ready, and the live view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def screen(ready: Object, info: NodeReadyInfo, options: NodeOptions, *, version: str) -> list[str]:
-    """What a person reads when the node is ready."""
+    """The lines that announce a ready node."""
     host = ready["host"]
     place = f"[{host}]" if ":" in host else host
     http = ready["http_port"]
@@ -42,7 +42,7 @@ def screen(ready: Object, info: NodeReadyInfo, options: NodeOptions, *, version:
 
 
 def server_screen(ready: Object, options: ServerOptions, *, version: str) -> list[str]:
-    """What a person reads when a log server is ready."""
+    """The lines that announce a ready log server."""
     host = ready["host"]
     place = f"[{host}]" if ":" in host else host
     http = ready["http_port"]
@@ -104,7 +104,7 @@ def live_table(shown: Object) -> Table:
 
 
 class AboveLive:
-    """A stream whose lines appear above a live view instead of in the middle of it."""
+    """A stream whose lines are written above a live view, not into it."""
 
     def __init__(self, drawn: Console) -> None:
         self._drawn = drawn
@@ -116,4 +116,4 @@ class AboveLive:
         self._drawn.print(Text(text.rstrip("\n")), soft_wrap=True)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do: nothing is buffered."""

@@ -1,4 +1,4 @@
-"""stats as one page of HTML: nothing is loaded from anywhere, no script runs, and every word from outside is escaped."""
+"""stats as one HTML page: it loads no resources, has no scripts, and escapes all text from the storage."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from waltzctl.engine.stats.report import MissingIds, PartitionStats, StatsReport
 
 PLOTTED = 48
-"""Partitions that have plots: those with most records.  The tables have all."""
+"""Partitions with plots, at most: those with the most records.  The tables have all."""
 POINTED = 16
-"""Partitions whose plots say their numbers to whoever points at a column."""
+"""Partitions whose plots have tooltips with the numbers, at most."""
 ROWS = 1000
-"""Rows of a table of gaps, findings, segments or buckets."""
+"""Rows of a table of gaps, findings, segments or buckets, at most."""
 
 
 def page(report: StatsReport, paths: Sequence[PurePath]) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _tiles(report: StatsReport) -> str:
 
 
 def _label(milliseconds: int, span: int) -> str:
-    """A moment on an axis that is `span` milliseconds long."""
+    """A time as the label of an axis with a length of `span` milliseconds."""
     shown = moment(milliseconds)
     if span <= 10 * 60_000:
         return shown[11:]
@@ -98,7 +98,7 @@ class _View:
         return f"partition {self._names[place]}"
 
     def partitions(self) -> Iterator[str]:
-        """The table of all, and their mean rates."""
+        """The table of all partitions, with their mean rates."""
         partitions = self._report.partitions
         yield "<h2>Partitions</h2>\n"
         titles = (
@@ -143,7 +143,7 @@ class _View:
         ]  # fmt: skip
 
     def over_time(self) -> Iterator[str]:
-        """Rates of everything and of each partition, bucket by bucket."""
+        """Rates by time bucket, of all partitions together and of each."""
         report = self._report
         extent = report.extent
         yield "<h2>Over time</h2>\n"
@@ -355,7 +355,7 @@ class _View:
         yield table(("Header", "Records", "", "Bytes"), rows, words=frozenset({2}))
 
     def gaps(self) -> Iterator[str]:
-        """Ids that no record has."""
+        """Ids without a record."""
         report = self._report
         total = sum(one.gaps for one in report.partitions)
         if not total:
@@ -375,7 +375,7 @@ class _View:
         yield from _rest(total)
 
     def untimed(self) -> Iterator[str]:
-        """Segments that are in no series over time."""
+        """Segments that no series over time includes."""
         report = self._report
         if not report.untimed:
             return
@@ -394,7 +394,7 @@ class _View:
         yield from _rest(len(report.untimed))
 
     def findings(self) -> Iterator[str]:
-        """What is wrong."""
+        """The findings."""
         found = self._report.findings
         if not found:
             return
@@ -414,7 +414,7 @@ class _View:
 
 
 def _long(words: object, kind: str = "long") -> str:
-    """Text that may take several lines."""
+    """Text that may wrap."""
     return f'<span class="{kind}">{text(words)}</span>'
 
 

@@ -1,7 +1,7 @@
-"""Plots as inline SVG: shapes only, stretched to whatever room there is, with their words beside them as text of the page.
+"""Plots as inline SVG: only shapes, scaled to the available width; labels are text of the page beside them.
 
-So letters keep their size on a small screen, and nothing is cut or overlaps.  Every plot has a title and a description for who
-cannot see it, and the page has the numbers as a table.
+So text keeps its size on a small screen, and nothing is cut off or overlaps.  Every plot has a title and a description for screen
+readers, and the page has the numbers as a table.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from waltzctl.values import printable
 
 HEIGHT = 100
 TOLD = 200
-"""Buckets up to which each says its numbers to whoever points at it."""
+"""Buckets of a plot up to which each has a tooltip with its numbers."""
 
 
 def text(value: object) -> str:
-    """Text as it may stand in the page: paths and names are anybody's."""
+    """Text escaped for HTML: paths and names may contain anything."""
     return html.escape(printable(str(value)), quote=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A stretch of the axis, as shares of its length, and what it says."""
+    """A marked range of the axis, as fractions of its length, with its tooltip."""
 
     start: float
     end: float
@@ -33,11 +33,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Columns side by side.
+    """A column chart.
 
-    `most` fills the height.  `said`: what each column says, or nothing.  `axis`: labels along the axis, evenly from one end to
-    the other; `heights`: labels of the upper end and of the middle.  `origin` and `length`: which stretch is shown, in columns,
-    where that is not all of them.  Marks are shares of that stretch.
+    `most`: the value of the full height.  `said`: the tooltip of each column, or none.  `axis`: labels along the axis, evenly
+    spaced from end to end; `heights`: labels at the top and in the middle.  `origin` and `length`: the shown range, in columns,
+    if it is not all of them; marks are fractions of that range.
     """
 
     title: str
@@ -54,7 +54,7 @@ class Plot:
 
 
 def opening(title: str) -> str:
-    """The beginning of a page, up to where its contents go: nothing is loaded from anywhere, and no script runs."""
+    """The beginning of a page, before its contents; the page loads no resources, and has no scripts."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
@@ -65,7 +65,7 @@ def opening(title: str) -> str:
 
 
 def outline(values: Sequence[float], most: float) -> str:
-    """The path of columns of width 1; those that are not nothing are seen."""
+    """The SVG path of columns of width 1; a column with a value above 0 is always visible."""
     if not most:
         return ""
     parts = []
@@ -77,7 +77,7 @@ def outline(values: Sequence[float], most: float) -> str:
 
 
 def svg(plot: Plot, name: str) -> str:
-    """The picture alone.  `name` tells its parts apart from those of others on the page."""
+    """The SVG element alone.  `name`: the prefix of its ids, unique on the page."""
     count = max(len(plot.values), 1) if plot.length is None else plot.length
     tips = ""
     if plot.said and len(plot.said) <= TOLD:
@@ -100,7 +100,7 @@ def svg(plot: Plot, name: str) -> str:
 
 
 def figure(plot: Plot, name: str, below: str = "") -> str:
-    """The picture with its title, its axes, and what stands `below` it (a table, as HTML)."""
+    """The figure: SVG element, title, axes, and `below` it a table, as HTML."""
     upper, middle = plot.heights
     axis = "".join(f"<span>{text(label)}</span>" for label in plot.axis)
     return (
@@ -112,7 +112,7 @@ def figure(plot: Plot, name: str, below: str = "") -> str:
 
 
 def bar(share: float, said: str, kind: str) -> str:
-    """A bar of a table's row; the row has the number."""
+    """A bar in a table's row, which has the number as text."""
     width = max(share * 100, 0.7 if share > 0 else 0)
     return (
         f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label="{text(said)}">'
@@ -129,7 +129,7 @@ def strip(values: Sequence[float], most: float, said: str, kind: str) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, words: frozenset[int] = frozenset()) -> str:
-    """Cells are HTML already; columns in `words` hold text or pictures, the others numbers."""
+    """A table.  Cells are HTML; the columns in `words` are text or figures, all others numbers."""
 
     def cells(row: Sequence[str], tag: str) -> str:
         scope = ' scope="col"' if tag == "th" else ""
@@ -143,7 +143,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, words: frozen
 
 
 def details(summary: str, inner: str) -> str:
-    """Something that opens when it is asked for."""
+    """A section that is closed until it is clicked (``<details>``)."""
     return f"<details><summary>{text(summary)}</summary>{inner}</details>"
 
 

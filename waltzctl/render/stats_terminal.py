@@ -1,7 +1,7 @@
-"""stats for people in a terminal: tables, bars and lines of columns whose height is a number.
+"""stats in a terminal: tables, bars and sparklines.
 
-Block characters where a terminal shows them, ASCII elsewhere.  Everything fits the terminal's width; elsewhere nothing but the
-length of the bars is bounded.
+They use block characters where the terminal can show them, else ASCII.  On a terminal everything fits its width; without one only
+the bars have a maximal length.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PARTS = " ▏▎▍▌▋▊▉"
 PARTITIONS_SHOWN = 32
 LINES_SHOWN = 20
 NAMED = 24
-"""Characters of a name beside a line of columns."""
+"""Characters of a name beside a sparkline, at most."""
 _NARROW, _WIDE = 40, 120
-"""Columns that are used at least and at most."""
+"""The least and the greatest width of the layout, in columns."""
 
 ESTIMATE = (
     "Records carry no time. Each was written between the creation of its segment and that of the next one (for the last"
@@ -34,7 +34,7 @@ ESTIMATE = (
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How lines may look.  `width`: columns of the terminal, None where there is none."""
+    """The capabilities of the output.  `width`: columns of the terminal; None: no terminal."""
 
     width: int | None
     colour: bool
@@ -42,7 +42,7 @@ class Look:
 
     @property
     def columns(self) -> int:
-        """Columns to lay out for."""
+        """The width of the layout, in columns."""
         return 80 if self.width is None else min(max(self.width, _NARROW), _WIDE)
 
     def bold(self, text: str) -> str:
@@ -50,14 +50,14 @@ class Look:
         return f"\x1b[1m{text}\x1b[0m" if self.colour else text
 
     def bar(self, share: float, length: int) -> str:
-        """A bar of `share` of `length` columns; something where the share is not nothing."""
+        """A bar with a `share` of `length` columns; visible where the share is above 0."""
         if not self.blocks:
             return "#" * max(round(share * length), 1 if share > 0 else 0)
         eighths = max(round(share * length * 8), 1 if share > 0 else 0)
         return "█" * (eighths // 8) + (_PARTS[eighths % 8] if eighths % 8 else "")
 
     def heights(self, values: Sequence[float], most: float) -> str:
-        """One column for each value; the least one that is not nothing is seen."""
+        """A sparkline: a column for each value, visible where the value is above 0."""
         ramp = _BLOCKS if self.blocks else _RAMP
         top = len(ramp) - 1
         return "".join(ramp[min(top, max(1, round(one / most * top)))] if one > 0 else " " for one in values)
@@ -67,7 +67,7 @@ class Look:
 class Series:
     """A named row of values, one for each bucket from the first to the last.
 
-    `shown` says the largest in words, `most` is what fills the height.
+    `shown`: the text of the largest value.  `most`: the value of the full height.
     """
 
     name: str
@@ -113,13 +113,13 @@ def width_text(milliseconds: int) -> str:
 
 
 def narrowed(values: Sequence[float], columns: int) -> tuple[float, ...]:
-    """At most `columns` values, each the largest of as many neighbours as that takes."""
+    """Reduce values to at most `columns`: each is the maximum of a group of neighbours."""
     each = -(-len(values) // columns)
     return tuple(max(values[n : n + each]) for n in range(0, len(values), each))
 
 
 def partition_names(report: StatsReport) -> dict[int, str]:
-    """What to call the partition at each place: its number, with its directory where there is more than one of the number."""
+    """The name of each partition: its number, with its directory where several have the same number."""
     numbers = [one.partition for one in report.partitions]
     return {
         one.place: str(one.partition)
@@ -139,7 +139,7 @@ def class_name(lowest: int, highest: int) -> str:
 
 
 def time_series(report: StatsReport, by: str, *, of_bytes: bool) -> list[tuple[int, tuple[float, ...]]]:
-    """For each thing its rates (a second) in every bucket from the first to the last."""
+    """The rates (1/s) of each series in every bucket from the first to the last."""
     if report.extent is None:
         return []
     first = report.extent.start // report.width
@@ -158,7 +158,7 @@ def total_of(rows: Sequence[tuple[int, tuple[float, ...]]]) -> tuple[float, ...]
 
 
 def stats_lines(report: StatsReport, look: Look) -> Iterator[str]:
-    """The whole report but findings and conclusion, line by line."""
+    """The report without findings and conclusion, line by line."""
     names = partition_names(report)
     yield from _partitions(report, names, look)
     if not report.records:
@@ -173,7 +173,7 @@ def stats_lines(report: StatsReport, look: Look) -> Iterator[str]:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], look: Look, left: frozenset[int]) -> Iterator[str]:
-    """Columns that line up; those whose number is in `left` lean there, all others to the right."""
+    """Aligned columns; those with their number in `left` to the left, all others to the right."""
     widths = [max(len(row[n]) for row in (titles, *rows)) for n in range(len(titles))]
 
     def line(row: Sequence[str]) -> str:
@@ -208,7 +208,7 @@ def _partitions(report: StatsReport, names: dict[int, str], look: Look) -> Itera
 
 
 def _columns(series: Sequence[Series], look: Look) -> Iterator[str]:
-    """Lines of columns below each other."""
+    """Sparklines below each other."""
     names = [_ended(one.name, NAMED) for one in series]
     named = max(map(len, names))
     told = max(len(one.shown) for one in series)
@@ -223,7 +223,7 @@ def _columns(series: Sequence[Series], look: Look) -> Iterator[str]:
 
 
 def _ended(name: str, length: int) -> str:
-    """The end of a long name, which tells it apart from others better than its beginning."""
+    """A long name, shortened to its end, which distinguishes names better than the beginning."""
     return name if len(name) <= length else ".." + name[2 - length :]
 
 
@@ -263,7 +263,7 @@ def _over_time(report: StatsReport, names: dict[int, str], look: Look) -> Iterat
 
 
 def series_bound(report: StatsReport) -> str:
-    """What is said under clients' series that are not exact."""
+    """The note under series of clients that are estimates."""
     missed = report.client_series.missed_records
     return (
         f"There are too many clients to keep: up to {counted(missed, 'record')} of each may be missing in its series."

@@ -1,4 +1,4 @@
-"""table: what a person reads on a terminal: objects that are rows as tables, the others by a view of their own (views.py)."""
+"""table: the format for a terminal: objects as rows of tables, or by a view of their own (views.py)."""
 
 from __future__ import annotations
 

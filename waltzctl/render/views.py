@@ -1,4 +1,4 @@
-"""How a person reads objects that are no rows of a table, each as a page of its own."""
+"""The views of objects that are not rows of a table, each a page of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _status(writer: TableLayout, shown: Object) -> None:
     holder = shown["locked_by"]
     lock = "not locked" if holder is None else "locked" if holder == 0 else f"locked by process {holder}"
-    if shown["num_partitions"] is None and shown["layout"] is None:  # a node, which tells none of it
+    if shown["num_partitions"] is None and shown["layout"] is None:  # a node does not report these
         writer.pairs(("storage", shown["path"]))
     else:
         writer.pairs(
@@ -142,7 +142,7 @@ def _salvage_report(writer: TableLayout, shown: Object) -> None:
 
 
 def _control_files(writer: TableLayout, shown: Object) -> None:
-    """The control files that salvage found, and what is not known."""
+    """The control files that salvage found, and what remains unknown."""
     for one in shown["controls"]:
         writer.wrapped(
             f"control file {'used' if one['used'] else 'not used'}: offset {one['offset']} of {one['path']}, {one['layout']},"
@@ -209,4 +209,4 @@ VIEWS: dict[str, Callable[[TableLayout, Object], None]] = {
     "page-gc-result": _page_gc_result,
     "page-salvage-report": _page_salvage_report,
 }
-"""Everything that is no row; a verify-summary or compare-summary is told by the sentence that follows it."""
+"""By kind of object; verify-summary and compare-summary have none, since the sentence after them has their contents."""

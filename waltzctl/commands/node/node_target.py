@@ -1,4 +1,4 @@
-"""What the actions of ``node`` share: the node that is meant, and how it is talked to."""
+"""The common part of the actions of ``node``: the node, and the connection to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOOKING = (
     ExitStatus.IO_ERROR,
     ExitStatus.INTERRUPTED,
 )
-"""What an action that only asks can answer."""
+"""The exit statuses of an action that only reads."""
 
 STATUSES = (
     ExitStatus.CLEAN,
@@ -47,7 +47,7 @@ STATUSES = (
     ExitStatus.IO_ERROR,
     ExitStatus.INTERRUPTED,
 )
-"""What any action can answer."""
+"""The exit statuses of any action."""
 
 WantedPartitions = Annotated[
     str, typer.Option("--partition", metavar="RANGES", help="The partitions, for instance 0-3,7.", show_default=False)
@@ -62,32 +62,32 @@ class NodeTarget:
     data: Address
     connecting: Connecting
     data_assumed: bool = False
-    """Nobody said which one the data port is."""
+    """Whether the data port was not given, and is assumed (admin port - 1)."""
 
     @classmethod
     def of(cls, context: typer.Context) -> NodeTarget:
-        """What the group ``node`` was given."""
+        """The target of the group ``node``."""
         target = context.obj
         assert isinstance(target, cls)
         return target
 
     def reach(self, console: Console) -> ConnectionFactory:
-        """How nodes are reached."""
+        """The factory of connections."""
         return self.connecting.reach(console)
 
     def ask(self, console: Console, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
-        """Do something with a connection to the admin port."""
+        """Run `work` with a connection to the admin port."""
         return run_async(self._ask(self.reach(console), work))
 
     def explain(self, error: WaltzError) -> None:
-        """Tell, with an error of a data port that nobody named, how to name it."""
+        """Add to an error of an assumed data port how to give the right one."""
         if self.data_assumed and isinstance(error, PeerError) and error.peer == str(self.data):
             told = "the data port was taken to be the admin port - 1; --data-port says which it is"
             error.advice = told if error.advice is None else f"{error.advice}\n  {told}"
 
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
-        """`explain` whatever is raised within."""
+        """Call `explain` for errors of the block."""
         try:
             yield
         except WaltzError as error:
@@ -113,7 +113,7 @@ def change_partitions(
     plan: Callable[[AdminClient], Awaitable[NodePlan]],
     done: str,
 ) -> ExitStatus:
-    """Plan with `plan`, and do what was agreed to; `done` says in a word or two what happened to the partitions."""
+    """Plan with `plan`, and apply the plan if the user agrees.  `done`: a verb for the result, such as "assigned"."""
     from waltzctl.engine.client.change_plan import apply_plan
     from waltzctl.objects.node_objects import node_plan_object
 

@@ -139,7 +139,7 @@ def run(
             _write_page(report, shown, target.name)
             console.note(f"{shown}: written")
         if require is None:
-            report = replace(report, gaps=None)  # they are in the page, and nobody wants to fail by them
+            report = replace(report, gaps=None)  # only for the page: without --require gaps do not change the status
         status = ExitStatus.from_label(report.exit_status_name)
         for gap in report.gaps or ():
             console.emit(PIPELINE_GAP.shown(gap))
