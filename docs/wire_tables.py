@@ -1,6 +1,6 @@
 """Write the tables of ``docs/wire.md`` from the schemas: ``python docs/wire_tables.py``.
 
-Layouts come from `formats.wire`, failure codes from the node; what a table says in words stands here.
+Layouts come from `formats.wire`, failure codes from the node; the tables' prose is here.
 ``tests/formats/wire/test_document.py`` fails when the document is not what this program writes.
 """
 
@@ -31,29 +31,29 @@ _NAMED: tuple[tuple[Any, str], ...] = (
 _INTEGERS = {"B": "u8", "h": "i16", "i": "i32", "l": "i32", "L": "u32", "I": "u32", "q": "i64"}
 
 _MEANINGS: dict[FailureCode, str] = {
-    FailureCode.NOT_ASSIGNED: "the partition is not one of this node's, or no longer",
+    FailureCode.NOT_ASSIGNED: "the partition is not assigned to this node, or no longer",
     FailureCode.NOT_AVAILABLE: "reads, or writes, of the partition are switched off",
     FailureCode.ONLINE: "an offline request while the partition may be written",
-    FailureCode.SESSION_CHANGED: "a request of an older session, or offline of another one than the persisted",
-    FailureCode.OUT_OF_ORDER: "an append that does not go on where the partition ends",
+    FailureCode.SESSION_CHANGED: "a request of an older session, or an offline request with another session than the persisted one",
+    FailureCode.OUT_OF_ORDER: "an append that does not begin after the partition's last transaction",
     FailureCode.MARK_WOULD_FALL: "a low-water mark below the present one, or below the last transaction",
     FailureCode.BELOW_LOW_WATER_MARK: "a truncation that would lose acknowledged transactions",
     FailureCode.DATA_CHECKSUM: "a record whose data does not agree with its checksum; nothing of the request was written",
     FailureCode.TOO_LONG: "a record with more data than the node accepts; nothing of the request was written",
-    FailureCode.INVALID_REQUEST: "a request that cannot be meant (a partition beyond the cluster's)",
-    FailureCode.UNKNOWN_TYPE: "a message that is no request",
-    FailureCode.BUSY: "the partition has not come forward for too long; nothing was done, and it may be tried again",
+    FailureCode.INVALID_REQUEST: "an invalid request (such as a partition number that the cluster does not have)",
+    FailureCode.UNKNOWN_TYPE: "a message that is not a request",
+    FailureCode.BUSY: "the partition's queue made no progress for too long; nothing was done, and the request may be retried",
     FailureCode.CLOSED: "the node is closing",
-    FailureCode.REFUSED: "something else that must not be done",
-    FailureCode.MISMATCH: "another cluster key or number of partitions",
+    FailureCode.REFUSED: "another operation that is not allowed",
+    FailureCode.MISMATCH: "the request has another cluster key or number of partitions",
     FailureCode.CORRUPT_RECORD: "a stored record that fails a checksum; it is never served",
     FailureCode.QUARANTINED: "the partition takes no writes, because damage was found in it",
     FailureCode.DAMAGED: "other damage",
     FailureCode.DISK_FULL: "no space is left",
     FailureCode.SYNC_FAILED: "a flush failed; the partition takes no writes until it is opened again",
-    FailureCode.IO_ERROR: "the disk refused",
-    FailureCode.OUT_OF_MEMORY: "the node had no memory left for it",
-    FailureCode.INTERNAL: "a mistake in the node",
+    FailureCode.IO_ERROR: "a read or write of the disk failed",
+    FailureCode.OUT_OF_MEMORY: "the node had too little memory for the request",
+    FailureCode.INTERNAL: "a bug in the node",
 }
 
 _ANSWERS: tuple[tuple[Any, Any], ...] = (
