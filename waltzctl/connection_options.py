@@ -26,14 +26,14 @@ SECURITY = ManualSection(
     "SECURITY",
     (
         (
-            "Connections use TLS unless --plaintext says otherwise. With --trust-store the node's certificate must lead to it"
-            " and be made for the host that was named; --insecure leaves the name out. Without a trust store a node on this"
-            " machine's loopback is believed, with a note on stderr; any other needs a certificate that this machine trusts,"
-            " or --insecure. --plaintext off the loopback needs --insecure too."
+            "Connections use TLS unless --plaintext is given. With --trust-store the node's certificate must be signed"
+            " by it and match the host name; --insecure skips the check of the name. Without a trust store a node on"
+            " this machine's loopback is trusted, with a note on stderr; any other node needs a certificate that this"
+            " machine trusts, or --insecure. --plaintext off the loopback needs --insecure too."
         ),
         (
-            "A node that wants to see a certificate gets the one of --key-store, or of --certificate and --certificate-key."
-            " Stores are JKS or PKCS12, which they tell themselves, or PEM, which has to be said. A password is the first line"
+            "To a node that requests a certificate the client shows that of --key-store, or of --certificate and"
+            " --certificate-key. JKS and PKCS12 stores are recognized; PEM must be named. A password is the first line"
             " of a file."
         ),
     ),
@@ -53,31 +53,33 @@ class Connecting:
     """The options of a connection."""
 
     plaintext: Annotated[bool, _switch("--plaintext", "Connect without TLS.")] = False
-    insecure: Annotated[bool, _switch("--insecure", "Take any certificate, or none, beyond this machine too.")] = False
-    trust_store: Annotated[str | None, _option("--trust-store", "Certificates that vouch for nodes.")] = None
+    insecure: Annotated[bool, _switch("--insecure", "Accept any certificate, or no TLS, beyond this machine too.")] = (
+        False
+    )
+    trust_store: Annotated[str | None, _option("--trust-store", "Trusted certificates.")] = None
     trust_store_type: Annotated[
-        str | None, _option("--trust-store-type", "JKS, PKCS12 or PEM; JKS unless given.", "TYPE")
+        str | None, _option("--trust-store-type", "JKS, PKCS12 or PEM; default JKS.", "TYPE")
     ] = None
     trust_store_password_file: Annotated[
-        str | None, _option("--trust-store-password-file", "First line: its password.")
+        str | None, _option("--trust-store-password-file", "File with its password in the first line.")
     ] = None
     key_store: Annotated[str | None, _option("--key-store", "Certificate and key to show to the node.")] = None
-    key_store_type: Annotated[
-        str | None, _option("--key-store-type", "JKS, PKCS12 or PEM; JKS unless given.", "TYPE")
-    ] = None
+    key_store_type: Annotated[str | None, _option("--key-store-type", "JKS, PKCS12 or PEM; default JKS.", "TYPE")] = (
+        None
+    )
     key_store_password_file: Annotated[
-        str | None, _option("--key-store-password-file", "First line: its password.")
+        str | None, _option("--key-store-password-file", "File with its password in the first line.")
     ] = None
-    certificate: Annotated[str | None, _option("--certificate", "The same as PEM: certificate, then its chain.")] = None
+    certificate: Annotated[str | None, _option("--certificate", "Instead, as PEM: certificate, then its chain.")] = None
     certificate_key: Annotated[
-        str | None, _option("--certificate-key", "PEM file: its private key; the same file unless given.")
+        str | None, _option("--certificate-key", "PEM file with the private key; default: the same file.")
     ] = None
     certificate_key_password_file: Annotated[
-        str | None, _option("--certificate-key-password-file", "First line: password of that key.")
+        str | None, _option("--certificate-key-password-file", "File with that key's password in the first line.")
     ] = None
-    timeout: Annotated[
-        str | None, _option("--timeout", "How long to wait for each answer; 30s unless given.", "TIME")
-    ] = None
+    timeout: Annotated[str | None, _option("--timeout", "How long to wait for each answer; default 30s.", "TIME")] = (
+        None
+    )
 
     @property
     def given(self) -> tuple[str, ...]:

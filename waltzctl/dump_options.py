@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 class Dumping:
     """The options of a dump."""
 
-    what: Annotated[What | None, typer.Option("--what", help="What to show; depends on PATH unless given.")] = None
+    what: Annotated[What | None, typer.Option("--what", help="What to show; the default depends on PATH.")] = None
     first: Annotated[int | None, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = None
     last: Annotated[int | None, typer.Option("--to", metavar="T", min=0, help="Last transaction.")] = None
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many objects.")] = None
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most this many objects.")] = None
     reverse: Annotated[bool, typer.Option("--reverse", help="Last record first.")] = False
-    data: Annotated[DataForm | None, typer.Option("--data", help="Form of the data; base64 unless given.")] = None
+    data: Annotated[DataForm | None, typer.Option("--data", help="Form of the data; default base64.")] = None
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write there instead; FILE appears once it is whole."),
+        typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, which appears when it is complete."),
     ] = None
     output_format: Annotated[
         DumpFormat | None,
-        typer.Option("--format", help="Form of the output; table on a terminal and plain elsewhere unless given."),
+        typer.Option("--format", help="Form of the output; default: table on a terminal, plain elsewhere."),
     ] = None
 
     def check(self) -> None:

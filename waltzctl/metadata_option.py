@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 ZOOKEEPER_USER = (
-    "Where ZooKeeper asks who somebody is, WALTZCTL_ZOOKEEPER_AUTH says it, USER:PASSWORD, or WALTZCTL_ZOOKEEPER_AUTH_FILE"
-    " names a file whose first line does, for every command, log server and storage node. What they make there then belongs to"
-    " that user alone. Without, it is open to anybody, as programs of release 0.13.2 need it."
+    "If ZooKeeper requires authentication, set WALTZCTL_ZOOKEEPER_AUTH to USER:PASSWORD, or"
+    " WALTZCTL_ZOOKEEPER_AUTH_FILE to a file whose first line is that, for every command, log server and storage node."
+    " Nodes of ZooKeeper that they create then belong to that user alone. Without it they are open to anybody, as"
+    " programs of release 0.13.2 need it."
 )
 """For manual pages: authentication with ZooKeeper."""
 
@@ -33,7 +34,7 @@ MetadataOption = Annotated[
         metavar="WHERE",
         envvar="WALTZCTL_METADATA",
         show_envvar=False,
-        help="zk://HOST:PORT,.../ROOT, or an embedded store's file; WALTZCTL_METADATA unless given.",
+        help="zk://HOST:PORT,.../ROOT, or an embedded store's file; default: WALTZCTL_METADATA.",
     ),
 ]
 

@@ -64,23 +64,21 @@ class DataForm(enum.StrEnum):
 
 FormatOption = Annotated[
     Format | None,
-    typer.Option("--format", help="Form of the output; table on a terminal and plain elsewhere unless given."),
+    typer.Option("--format", help="Form of the output; default: table on a terminal, plain elsewhere."),
 ]
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing on success.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing on success.")]
 VerboseOption = Annotated[
-    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Say more on stderr.")
+    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Print more on stderr.")
 ]
 PartitionsOption = Annotated[
     str | None, typer.Option("--partition", metavar="RANGES", help="Only these partitions, for instance 0-3,7.")
 ]
 OnePartitionOption = Annotated[int, typer.Option("--partition", metavar="P", min=0, help="The partition.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Apply the plan without asking.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
 PlanOption = Annotated[
     str | None,
-    typer.Option(
-        "--plan", metavar="FILE", help="Apply the plan that --dry-run --format json wrote, if it still holds."
-    ),
+    typer.Option("--plan", metavar="FILE", help="Apply a plan of --dry-run --format json, if it is still valid."),
 ]
 StorageArgument = Annotated[str, typer.Argument(metavar="PATH", help="A storage directory.", show_default=False)]
 

@@ -100,11 +100,11 @@ def with_settings(declared: Callable[[], Settings[Any]]) -> Callable[[Callable[.
 
 
 def _parameters(declared: Settings[Any]) -> Iterator[inspect.Parameter]:
-    file = typer.Option("--config", metavar="FILE", help="Configuration file, as the release has it.")
+    file = typer.Option("--config", metavar="FILE", help="Configuration file, in the format of the release.")
     yield _parameter(CONFIG, str | None, file, None)
     for one in declared.listed:
         yield from _of_setting(one)
-    show = typer.Option("--show-config", help="Show the settings that hold and who says so; start nothing.")
+    show = typer.Option("--show-config", help="Show the effective settings and their origin; start nothing.")
     yield _parameter(SHOW_CONFIG, bool, show, False)
 
 

@@ -15,7 +15,7 @@ _VARIABLE = "WALTZCTL_VAULT_PASSWORD_FILE"
 VaultArgument = Annotated[str, typer.Argument(metavar="VAULT", help="The vault's directory.", show_default=False)]
 BackupArgument = Annotated[
     str,
-    typer.Argument(metavar="ID", help="A backup: a prefix of its id that only it has, or latest.", show_default=False),
+    typer.Argument(metavar="ID", help="A backup: a unique prefix of its id, or latest.", show_default=False),
 ]
 PasswordOption = Annotated[
     str | None,
@@ -24,7 +24,7 @@ PasswordOption = Annotated[
         metavar="FILE",
         envvar=_VARIABLE,
         show_envvar=False,
-        help="First line: the password of an encrypted vault; or a file of random bytes, its key.",
+        help="File with an encrypted vault's password in the first line, or with random bytes as its key.",
     ),
 ]
 

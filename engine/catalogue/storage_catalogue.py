@@ -17,137 +17,152 @@ def storage_kinds() -> Iterable[FindingKind]:
     damage, repairable, note = Severity.DAMAGE, Severity.REPAIRABLE, Severity.NOTE
     yield FindingKind(
         Code.CONTROL_FILE_MISSING, damage,
-        "Partition directories are there, the control file is not: sessions, marks and assignment are unknown.",
-        "Bring the control file back from a backup of this very node. Without one, salvage the records into a new directory.",
+        "There are partition directories but no control file: sessions, marks and assignment are unknown.",
+        "Restore the control file from a backup of this same node. Without a backup, salvage the records into a new"
+        " directory.",
         "salvage --to DIR",
     )  # fmt: skip
     yield FindingKind(
         Code.CONTROL_FILE_SIZE, damage,
         "The control file's length fits neither layout for the number of partitions in its header.",
-        "If only the header's count is wrong, recover restores it from the file's length; otherwise use a backup or salvage.",
+        "If only the count in the header is wrong, recover restores it from the file's length; otherwise use a backup"
+        " or salvage.",
         RECOVER, then=("salvage --to DIR",),
     )  # fmt: skip
     yield FindingKind(
         Code.CONTROL_FILE_EXTENDED, repairable,
-        "Release 0.13.2 tried to open a directory of the documented layout: it extended the control file with zeros to the length"
-        " of its own layout, and failed. Everything that stood in the file is still there and is read as before.",
-        "recover cuts the zeros off. Where a release is to open the directory: then convert it to the released layout.",
+        "Release 0.13.2 tried to open a directory of the documented layout: it extended the control file with zeros to"
+        " the length of its own layout, and failed. The original content is intact and is read as before.",
+        "recover cuts the zeros off. If a released node is to open the directory, then convert it to the released"
+        " layout.",
         "recover",
     )  # fmt: skip
     yield FindingKind(
         Code.CONTROL_STRUCT_CHECKSUM, repairable,
-        "One struct of a partition's pair has a wrong checksum; the other one is in force, which is what the pair is for.",
-        "recover writes the invalid struct anew. If it was the newer one, the marks are those of the session before.",
+        "One struct of a partition's pair has a wrong checksum. The other one is valid and in force.",
+        "recover rewrites the invalid struct. If the invalid struct was the newer one, the marks are those of the"
+        " previous session.",
         RECOVER,
     )  # fmt: skip
     yield FindingKind(
         Code.CONTROL_PAIR_CHECKSUM, damage,
         "Both structs of a partition's pair are invalid: its session and marks are lost. Other partitions are not affected.",
-        "recover --allow-data-loss writes an initial pair; the records stay, but a Waltz server then truncates the partition.",
+        "recover --allow-data-loss writes an initial pair. The records stay, but a Waltz server then truncates the"
+        " partition.",
         RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.CONTROL_PAIR_TIE, damage,
-        "Both structs are valid and nothing tells which one is newer. A released node refuses to start.",
+        "Both structs of a partition's pair are valid, and nothing tells which one is newer. A released node refuses"
+        " to start.",
         "Compare both with dump --what control; recover --allow-data-loss keeps the one with the higher marks.",
         RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.CONTROL_PARTITION_ID, damage,
-        "The partition id that is stored in a partition info is not the info's place. No checksum covers it.",
-        "recover writes the id that belongs there when the pair beside it is valid.",
+        "The partition id that is stored in a partition info does not match its position in the control file. No"
+        " checksum covers the id.",
+        "recover writes the right id if the pair of the same partition is valid.",
         RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.JOURNAL_PENDING, note,
-        "The node runs with a commit journal, or crashed with one: acknowledged records may stand there and not yet in their"
-        " segments. As damage: the journal, or the file that names it, cannot be had.",
-        "The node, started with --journal or without, writes them back before anything else, and so does append; until then no"
-        " repair is made. Bring a journal that is gone back. If it is lost for good, recover --forget-journal gives up what stood"
-        " only there, and recover --from brings it back from a replica.",
+        "The node runs with a commit journal, or crashed with one: acknowledged records may be in the journal and not"
+        " yet in their segments. With severity damage: the journal, or the file that names it, is missing or cannot be"
+        " read.",
+        "Start the node, with or without --journal, or run append: both first write these records back to their"
+        " segments. Until then no repair is made. If the journal's device is missing, bring it back. If it is lost for"
+        " good, recover --forget-journal gives up the records that were only in the journal, and recover --from"
+        " restores them from a replica.",
     )  # fmt: skip
     yield FindingKind(
         Code.UNKNOWN_VERSION, damage,
-        "A header's format version is not 0, the only one that exists.",
-        "If everything else in the file reads well, the version is damaged: recover restores it from the other headers.",
+        "The format version in a header is not 0, the only version that exists.",
+        "If the rest of the file is valid, the version is damaged: recover restores it from the other headers.",
         RECOVER, then=(FROM,),
     )  # fmt: skip
     yield FindingKind(
         Code.PARTITION_DIRECTORY_MISSING, damage,
-        "The partition belongs here, as the control file says or as its session and marks prove, but its directory does not"
-        " exist.",
-        "Bring the directory back, or recover --from REPLICA what is known to have been in it. Where it was removed on purpose,"
-        " take the partition away with its files deleted. If no replica has it, recover --allow-data-loss lets a running"
-        " cluster begin anew here.",
+        "The partition belongs to this node, according to the control file or its session and marks, but its directory"
+        " does not exist.",
+        "Bring the directory back, or restore its known content with recover --from REPLICA. If it was removed on"
+        " purpose, unassign the partition and delete its files. If no replica has it, recover --allow-data-loss lets a"
+        " running cluster start the partition anew on this node.",
         FROM, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.PARTITION_NOT_ASSIGNED, note,
         "There are files of a partition that is not assigned to this node.",
-        "They were kept when the partition was taken away. Remove them by hand once nobody wants them.",
+        "They were kept when the partition was unassigned. Remove them by hand once they are not needed any more.",
     )  # fmt: skip
     yield FindingKind(
         Code.PARTITION_EMPTY, note,
-        "The partition belongs here, and its directory holds no segment.",
-        "A partition that never held anything looks like this; the node makes its first segment when it opens it. Where a"
-        " session began in it, there was a segment: that is damage. Where other replicas have it, take it away from the running"
-        " node with its files and give it back (node HOST:PORT remove-partition, add-partition): its log server copies it anew."
-        " Where none has it, recover --allow-data-loss begins the log anew.",
+        "The partition belongs to this node, and its directory holds no segment.",
+        "This is normal for a partition that never held a record: the node creates the first segment when it opens the"
+        " partition. If a session began in it, there was a segment, and this is damage. If other replicas have the"
+        " partition, remove it from the running node with its files and add it again (node HOST:PORT remove-partition,"
+        " add-partition): its log server copies it anew. If no replica has it, recover --allow-data-loss begins the"
+        " log anew.",
     )  # fmt: skip
     yield FindingKind(
         Code.SEGMENT_HEADER_SHORT, damage,
         "A data file is shorter than its header.",
-        "A crash during roll-over leaves this at the end of a partition: recover removes the file, no record is lost.",
+        "A crash during roll-over leaves such a file at the end of a partition: recover removes it, and no record is"
+        " lost.",
         FROM, "the segment is the last one and holds no record", harmless=RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.SEGMENT_KEY, damage,
-        "The cluster key in a segment's header is not the control file's.",
-        "If the entries of the index, the request ids and every replica agree that the records belong here, the header is damaged"
-        " and recover restores it. Otherwise the file comes from another cluster: move it away by hand.",
+        "The cluster key in a segment's header differs from the control file's.",
+        "If the index entries, the request ids and all replicas agree that the records belong here, the header is"
+        " damaged, and recover restores it. Otherwise the file comes from another cluster: move it away by hand.",
         RECOVER, then=(FROM,),
     )  # fmt: skip
     yield FindingKind(
         Code.SEGMENT_PARTITION, damage,
-        "The partition in a segment's header is not that of the directory it lies in; or it is, and the request ids of"
-        " all records name another one, as segments beside it, that partition's own copy or the index confirm.",
-        "As for segment-key: restored when its records prove to belong here, otherwise a misplaced file.",
+        "The partition in a segment's header is not that of its directory. Or it is, but the request ids of all"
+        " records name another partition, and neighbouring segments, that partition's own copy or the index confirm"
+        " it.",
+        "As for segment-key: recover restores the header if the records prove to belong here; otherwise the file is"
+        " misplaced.",
         RECOVER, then=(FROM,),
     )  # fmt: skip
     yield FindingKind(
         Code.SEGMENT_NAME, damage,
-        "The first transaction id in a segment's header is not the one in its file name.",
-        "As for segment-key; if the first record shows that the header is right, the file was renamed.",
+        "The first transaction id in a segment's header differs from the one in its file name.",
+        "As for segment-key. If the first record shows that the header is right, the file was renamed.",
         RECOVER, then=(FROM,),
     )  # fmt: skip
     yield FindingKind(
         Code.SEGMENT_GAP, damage,
-        "A segment begins later than the transaction that should follow the segment before it: transactions are missing.",
-        "recover --from REPLICA restores them, whole segments as well as ends of segments.",
+        "A segment begins later than the transaction that should follow the previous segment: transactions are missing.",
+        "recover --from REPLICA restores them, both whole segments and ends of segments.",
         FROM,
     )  # fmt: skip
     yield FindingKind(
         Code.SEGMENT_OVERLAP, damage,
-        "A segment begins before the segment in front of it ends: the same transaction ids stand in two files.",
-        "A truncation whose deletions did not reach the disk leaves this. recover takes away what stands twice alike, and what"
-        " marks, neighbours and replicas speak against; where they are silent or disagree, compare both with dump.",
+        "A segment begins before the end of the previous segment: the same transaction ids are in two files.",
+        "A truncation whose deletions did not reach the disk leaves this. recover removes identical repeats, and"
+        " records that marks, neighbours and replicas contradict. If these give no answer or disagree, compare both"
+        " files with dump.",
         RECOVER, then=(FROM, GIVE_UP), again=True,
     )  # fmt: skip
     yield FindingKind(
         Code.RECORD_CHECKSUM, damage,
-        "A record's stored checksum is not that of its bytes, and valid records follow it.",
+        "A record's stored checksum does not match its bytes, and valid records follow it.",
         "recover --from REPLICA restores exactly this record; recover --allow-data-loss splits the segment around it.",
         FROM, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.DATA_CHECKSUM, damage,
-        "A record is intact, but its data does not agree with the checksum that the client sent with it.",
-        "The data was damaged before it was written here. Compare with another replica; recover --from REPLICA takes its record.",
+        "A record is intact, but its data does not match the checksum that the client sent with it.",
+        "The data was damaged before it was written here. Compare with another replica; recover --from REPLICA takes"
+        " the replica's record.",
         FROM,
     )  # fmt: skip
     yield FindingKind(
         Code.RECORD_ORDER, damage,
-        "A record with a right checksum has an id that is not the next one.",
+        "A record with a right checksum does not have the next transaction id.",
         "recover --from REPLICA restores missing records; recover --allow-data-loss splits the segment at the gap.",
         FROM, then=(GIVE_UP,),
     )  # fmt: skip
@@ -160,158 +175,165 @@ def storage_kinds() -> Iterable[FindingKind]:
     yield FindingKind(
         Code.TORN_TAIL, damage,
         "The last record is incomplete or its checksum is wrong, and nothing valid follows.",
-        "What a crash leaves behind a write that nobody was told had succeeded: recover cuts it. At or below the local"
-        " low-water mark, or in a segment that is not the last, acknowledged data is damaged: recover --from REPLICA.",
+        "In the last segment, above the local low-water mark, this is an interrupted write that was never"
+        " acknowledged: recover cuts it. Elsewhere acknowledged data is damaged: recover --from REPLICA.",
         FROM, "in the last segment, above the local low-water mark", harmless=RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.ACKNOWLEDGED_MISSING, damage,
-        "The partition's last transaction is below its local low-water mark: transactions known to be durable are gone.",
-        "Do not let this replica vote. recover --from REPLICA brings them back; if no replica has them, recover"
-        " --allow-data-loss lowers the mark and keeps the loss in mind.",
+        "The partition's last transaction is below its local low-water mark: transactions that were durable are gone.",
+        "Do not let this replica vote. recover --from REPLICA restores them. If no replica has them, recover"
+        " --allow-data-loss lowers the mark and records the loss in the ledger of accepted losses.",
         FROM, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.DURABLE_MISSING, damage,
-        "The partition ends in front of transactions that were durable here: an index leads behind a checkpoint that was synced"
-        " together with the data, or a segment is called after a later transaction.",
-        "As for acknowledged-missing. Neither rebuild-index nor append touches what proves the loss.",
+        "The partition ends before transactions that were durable here. The proof is an index that extends beyond a"
+        " checkpoint which was synced together with the data, or a segment that is named after a later transaction.",
+        "As for acknowledged-missing. rebuild-index and append leave the proof of the loss in place.",
         FROM, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.LOSS_ACCEPTED, damage,
-        "Transactions that recover --allow-data-loss gave up are still missing. The ledger .waltzctl/accepted-losses keeps them.",
-        "recover --from REPLICA brings them back, and so does a running cluster that has them. If nobody ever will, recover"
-        " --forget-losses ends the reminder; undo takes that back, like the repair that gave them up. A hole between segments"
-        " stays named (segment-gap) until its transactions are here.",
+        "Transactions that recover --allow-data-loss gave up are still missing. They are listed in the ledger"
+        " .waltzctl/accepted-losses.",
+        "recover --from REPLICA restores them, and so does a running cluster that has them. If they are lost for good,"
+        " recover --forget-losses ends this finding; undo reverts that, as it reverts the repair that gave them up. A"
+        " gap between segments is reported (segment-gap) until its transactions are back.",
         FROM, then=(FORGET,),
     )  # fmt: skip
     yield FindingKind(
         Code.ACCEPTED_LOSSES_DAMAGED, damage,
-        "The ledger of accepted losses cannot be read in full, so that not every transaction that was given up can be named.",
-        "The audit journal .waltzctl/journal.jsonl and the quarantine tell which repairs gave something up. recover"
-        " --forget-losses sets the ledger aside once that is known.",
+        "The ledger of accepted losses cannot be read completely: transactions that were given up may be unlisted.",
+        "The audit journal .waltzctl/journal.jsonl and the quarantine show which repairs gave up transactions. After"
+        " checking them, run recover --forget-losses, which sets the ledger aside.",
         FORGET,
     )  # fmt: skip
     yield FindingKind(
         Code.STATE_FILE_DAMAGED, damage,
-        "A file in .waltzctl without which our node does not open the directory, or one partition, cannot be understood: sessions"
-        " (which sessions were let in) or availability.json (which partitions are switched off). No record is affected.",
-        "Make sure that no server of an older session is running, and note which partitions were switched off; then remove the"
-        " named file, and switch these off again. A released node reads neither.",
+        "A state file in .waltzctl cannot be parsed: sessions (the highest session that was accepted) or"
+        " availability.json (partitions that are switched off). Without it waltzctl's node does not open the"
+        " directory, or one partition. No record is affected.",
+        "Make sure that no server of an older session is running, and note which partitions were switched off. Then"
+        " remove the named file, and switch these partitions off again. A released node reads neither file.",
     )  # fmt: skip
     yield FindingKind(
-        Code.INDEX_MISSING, repairable, "A segment has no index file. A released node does not start then.",
+        Code.INDEX_MISSING, repairable, "A segment has no index file. A released node then does not start.",
         "rebuild-index writes it from the data.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield FindingKind(
         Code.INDEX_SHORT, repairable, "An index has fewer entries than its segment has records.",
-        "Usual after a crash; nodes mend it when they open the segment. rebuild-index does it now.",
+        "Usual after a crash; a node repairs it when it opens the segment. rebuild-index repairs it now.",
         "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield FindingKind(
         Code.INDEX_LONG, repairable, "An index has more entries than its segment has records.",
-        "Usual after a crash. rebuild-index cuts it.", "rebuild-index", then=(RECOVER, FROM),
+        "Usual after a crash. rebuild-index cuts the index.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield FindingKind(
         Code.INDEX_ENTRY, repairable, "An index entry is not the offset of its record.",
         "rebuild-index writes the index from the data.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield FindingKind(
-        Code.INDEX_HEADER, repairable, "An index file's header is short, or disagrees with its data file's.",
+        Code.INDEX_HEADER, repairable,
+        "An index file's header is too short, or differs from the header of its data file.",
         "rebuild-index writes it from the data file.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip
     yield FindingKind(
         Code.INDEX_ORPHAN, damage,
-        "An index file has no data file. In a released node every later append to the partition fails.",
-        "Without entries a crash during roll-over left it, and with entries that other segments hold a truncation: recover"
-        " removes it. Otherwise the data file is lost: recover --from REPLICA.",
+        "An index file has no data file. On a released node every later append to the partition fails.",
+        "If it has no entries, a crash during roll-over left it; if other segments hold its entries, a truncation did:"
+        " recover removes it. Otherwise the data file is lost: recover --from REPLICA.",
         FROM, "it has no entries, or other segments hold their transactions", harmless=RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
-        Code.RESERVED_NOT_ZERO, note, "Reserved bytes of a header are not zero; nothing reads them.",
-        "Harmless, but no release writes this: look for a disk that flips bits.",
+        Code.RESERVED_NOT_ZERO, note, "Reserved bytes of a header are not zero; no program reads them.",
+        "Harmless, but no release writes this: check the disk for bit flips.",
     )  # fmt: skip
     yield FindingKind(
-        Code.UNKNOWN_FILE, note, "A name that belongs to nothing in a storage directory.",
-        "Look at it and move it away; nothing reads it.",
+        Code.UNKNOWN_FILE, note, "A file or directory that is not part of a storage directory.",
+        "Look at it and move it away; no program reads it.",
     )  # fmt: skip
     yield FindingKind(
         Code.SPECIAL_FILE, damage,
-        "Under the name of a control, data or index file stands a FIFO, socket, device, directory or a link that leads nowhere.",
-        "Nothing opens, replaces or removes it. Find out who made it and move it away by hand; then verify again.",
-        when_harmless="it stands in the place of an index, which rebuild-index then writes from the data",
+        "A control, data or index file name belongs to a FIFO, socket, device, directory or broken link.",
+        "No command opens, replaces or removes it. Find out what created it and move it away by hand; then verify again.",
+        when_harmless="it has the name of an index, which rebuild-index then writes from the data",
     )  # fmt: skip
     yield FindingKind(
         Code.SEGMENT_STRAY, damage,
-        "A data file under a name that is not a segment's. A released node opens every name that ends in .seg, and does not"
-        " start when it cannot; whoever goes by the names that nodes give does not see what is in it.",
-        "If its header, its records and its neighbours prove that it is the partition's own and its place is free, recover"
-        " gives it its name. Otherwise look at it with dump and move it away by hand.",
-        "recover", "all that it holds stands under the right names too",
+        "A data file has a name that is not a segment's. A released node opens every file that ends in .seg, and does"
+        " not start if it cannot. Programs that expect regular segment names do not see its records.",
+        "If header, records and neighbouring segments prove that the file belongs to the partition, and the right name"
+        " is free, recover renames it. Otherwise look at it with dump and move it away by hand.",
+        "recover", "all its records are also in files with the right names",
     )  # fmt: skip
     yield FindingKind(
         Code.RELEASED_REFUSES, damage,
-        "Asked for with verify --for released: release 0.13.2 does not start on this directory. One such place keeps the whole"
-        " node down.",
-        "The finding names the place and, where one mends it without loss, the command. Do not try a start: it changes files.",
-        when_harmless="a command mends it without loss",
+        "Reported by verify --for released: release 0.13.2 does not start on this directory. One such place keeps the"
+        " whole node down.",
+        "The finding names the place and, if there is one, the command that repairs it without loss. Do not try a"
+        " start: it changes files.",
+        when_harmless="a command repairs it without loss",
     )  # fmt: skip
     yield FindingKind(
         Code.RELEASED_LOSES, damage,
-        "Asked for with verify --for released: release 0.13.2 drops something without a word when it starts: it cuts a segment at"
-        " the first record that is not good, whatever follows, and writes a short or missing control file anew.",
-        "Mend what the other findings name before a released node opens the directory.",
+        "Reported by verify --for released: release 0.13.2 drops data silently when it starts. It cuts a segment at"
+        " the first invalid record, whatever follows, and overwrites a short or missing control file.",
+        "Repair what the other findings name before a released node opens the directory.",
     )  # fmt: skip
     yield FindingKind(
         Code.RELEASED_BLOCKS, repairable,
-        "Asked for with verify --for released: release 0.13.2 starts, but will fail at every append once a segment is to begin"
-        " where an index without a data file stands.",
-        "recover removes an index that says nothing.",
+        "Reported by verify --for released: release 0.13.2 starts, but every append fails once a new segment would get"
+        " the name of an index that has no data file.",
+        "recover removes such an index if it proves no loss.",
     )  # fmt: skip
     yield FindingKind(
-        Code.READ_ERROR, damage, "The system could not read a part of a file.",
-        "Copy what still reads with a tool that tolerates errors, then work on the copy.",
+        Code.READ_ERROR, damage, "The operating system could not read a part of a file.",
+        "Copy the readable parts with a tool that tolerates errors, then work on the copy.",
     )  # fmt: skip
     yield FindingKind(
-        Code.REPAIR_INTERRUPTED, repairable, "A repair was interrupted half-way. Everything it replaced is kept.",
-        "undo takes it back; the next command that writes does so as well.", "undo",
+        Code.REPAIR_INTERRUPTED, repairable, "A repair was interrupted. Everything that it replaced is kept.",
+        "undo reverts it; the next command that writes does so as well.", "undo",
     )  # fmt: skip
     yield FindingKind(
-        Code.TEMPORARY_FILE, note, "A file was being built when its process ended; it holds nothing that was promised.",
-        "The next command that writes the same file removes it.",
+        Code.TEMPORARY_FILE, note,
+        "A process ended while it was building this file; the file holds no acknowledged data.",
+        "The next command that writes the same target file removes it.",
     )  # fmt: skip
     yield FindingKind(
         Code.SEEN_FROM_OUTSIDE, note,
-        "The storage was read through a node's port, which does not show files, headers, indexes, record checksums and marks of"
-        " the control file.",
-        "Verify the directory on the node's own machine for the rest; that works beside the running node.",
+        "The storage was read through a node's port, which does not show files, headers, indexes, record checksums or"
+        " the marks in the control file.",
+        "For the rest, verify the directory on the node's own machine; the node can keep running.",
     )  # fmt: skip
     yield FindingKind(
         Code.REPLICA_DIFFERS, damage, "Two replicas hold different records under the same transaction id.",
-        "One of them was not told the truth. Find out which, with dump on both, before either becomes the source of a copy.",
+        "Only one of the two can be right. Compare both with dump before you copy from either replica.",
     )  # fmt: skip
     yield FindingKind(
-        Code.MANIFEST_DIFFERS, damage, "A file does not hold the bytes that the manifest says it held.",
-        "Copy the file again from where the manifest was made. After a repair that was wanted, make a new manifest.",
+        Code.MANIFEST_DIFFERS, damage, "A file differs from its size or hash in the manifest.",
+        "Copy the file again from the directory that the manifest describes. If a repair changed it on purpose, make a"
+        " new manifest.",
     )  # fmt: skip
     yield FindingKind(
-        Code.MANIFEST_MISSING_FILE, damage, "The manifest names a file that is not there.",
-        "Copy it again from where the manifest was made.",
+        Code.MANIFEST_MISSING_FILE, damage, "The manifest names a file that does not exist here.",
+        "Copy it again from the directory that the manifest describes.",
     )  # fmt: skip
     yield FindingKind(
         Code.MANIFEST_EXTRA_FILE, damage,
-        "A file is there that the manifest does not name, and that did not come by going on at a partition's end.",
-        "Look where it comes from; move it away if it does not belong there.",
+        "A file exists that the manifest does not name, and later appends do not explain it.",
+        "Find out where it comes from; move it away if it does not belong here.",
     )  # fmt: skip
     yield FindingKind(
         Code.MANIFEST_SIGNATURE, damage,
-        "The manifest is damaged, is not signed, or is signed by another key than the one that was named: it proves nothing.",
-        "Bring the manifest from where it was made, and the public key from its owner. As a note: it is signed, and no key was"
-        " named; give it with --manifest-key.",
+        "The manifest is damaged, not signed, or signed with another key than the given one: it proves nothing.",
+        "Get the manifest from where it was made, and the public key from its owner. With severity note: the manifest"
+        " is signed and no key was given; pass it with --manifest-key.",
     )  # fmt: skip
     yield FindingKind(
         Code.MANIFEST_GROWN, note,
-        "The directory went on being written since the manifest was made. All that it held then is still there, byte for byte.",
-        "The manifest does not vouch for what came later; make a new one if that is wanted.",
+        "Records were appended after the manifest was made. All that the directory held then is unchanged, byte for"
+        " byte.",
+        "The manifest does not cover what was appended later; make a new one to cover it.",
     )  # fmt: skip

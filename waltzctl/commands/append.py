@@ -43,25 +43,25 @@ MANUAL = Manual(
     summary="Append records from standard input to a partition",
     description=(
         (
-            "Reads one record a line and appends them to the partition as a new session. A batch is written with one write and"
-            " made durable before the next one is read; ids are given in the order of the lines."
+            "Reads one record per line and appends the records to the partition as a new session. Each batch is one"
+            " write, and is durable before the next batch is read; ids follow the order of the lines."
         ),
         (
-            "Only that partition is opened, and nothing in it is changed before the first batch was read and found to be one."
-            " What a crash left there (a torn tail, an index that lags) is then mended, as a node does at its start, said on"
-            " stderr, and kept in the quarantine where bytes go."
+            "Only that partition is opened. Nothing in it is changed before the first batch has been read and is"
+            " valid. Then what a crash left there (a torn tail, an index that lags) is repaired, as a node does at its"
+            " start; this is reported on stderr, and removed bytes are kept in the quarantine."
         ),
         (
-            "A line that cannot be a record ends the run: whole batches before it are durable, the batch it belongs to is not"
-            " written at all. The error names the line, append-result says how far it came, and the same input can be"
-            " continued from there."
+            "An invalid line ends the run: complete batches before it are durable, and nothing of its own batch is"
+            " written. The error names the line, append-result gives the last durable transaction, and the same input"
+            " can be continued from there."
         ),
     ),
     examples=(
         Example("seq 100000 | waltzctl append /data/waltz --partition 0", "A hundred thousand small records."),
         Example(
             "waltzctl dump n1 --partition 2 --format ndjson | waltzctl append n2 --partition 2 --input-format ndjson",
-            "Copy a partition's records; data, headers and request ids stay what they were.",
+            "Copy a partition's records; data, headers and request ids are preserved.",
         ),
         Example(
             "producer | waltzctl append /data/waltz --partition 0 --batch 1 --progress-ids",
@@ -85,14 +85,15 @@ MANUAL = Manual(
             "INPUT",
             (
                 (
-                    "lines: the bytes of the line without its end are the data; an empty line is a record without data. Header"
-                    " 0; request ids count through the session."
+                    "lines: the bytes of the line without its line end are the data; an empty line is a record without"
+                    " data. The header is 0; request ids are numbered through the session."
                 ),
                 (
-                    "ndjson: an object a line with data (a string is taken as UTF-8 text, any other value as compact JSON"
-                    " with its numbers as they were written), data_b64 or data_hex, and optionally header (signed 32 bits) and"
-                    " request_id (client, generation, partition, sequence). The other keys of a dumped record are understood and"
-                    " not used; a data_checksum must agree with the data. Unknown keys are refused."
+                    "ndjson: one object per line with data (a string is taken as UTF-8 text, any other value as"
+                    " compact JSON with its numbers as they were written), data_b64 or data_hex, and optionally header"
+                    " (signed 32 bits) and request_id (client, generation, partition, sequence). Other keys of a"
+                    " dumped record are accepted and ignored, but a data_checksum must match the data. Unknown keys"
+                    " are refused."
                 ),
             ),
         ),
@@ -100,8 +101,9 @@ MANUAL = Manual(
             "INTERRUPTION",
             (
                 (
-                    "Ctrl-C finishes the batch that is being written, prints append-result and exits 130. A kill or a power"
-                    " loss leaves every batch whose id was printed, and nothing that readers could mistake for a record."
+                    "Ctrl-C finishes the current batch, prints append-result and exits 130. After a kill or a power"
+                    " loss every batch whose id was printed is durable, and an incomplete batch is not mistaken for"
+                    " records."
                 ),
             ),
         ),
@@ -117,14 +119,14 @@ def run(
         int, typer.Option("--batch", metavar="N", min=1, max=1_000_000, help="Records in a batch.")
     ] = 1000,
     sync: Annotated[
-        bool, typer.Option("--sync", help="Make each batch durable: the default, and the only way.")
+        bool, typer.Option("--sync", help="Make each batch durable: the default; cannot be turned off.")
     ] = True,
     segment_size: Annotated[
         str | None,
         typer.Option(
             "--segment-size",
             metavar="SIZE",
-            help="Begin a new segment beyond this size, for instance 256MiB; else 1GB.",
+            help="Begin a new segment beyond this size, for instance 256MiB; default 1GB.",
         ),
     ] = None,
     progress_ids: Annotated[

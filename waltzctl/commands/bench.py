@@ -36,27 +36,28 @@ MANUAL = Manual(
     summary="Put load on a storage node and measure it",
     description=(
         (
-            "Appends records to partitions of a node, ours or one of release 0.13.2, as fast as it takes them, or with --read"
-            " reads lists of records, and shows rates and the distribution of latencies. HOST:PORT is the data port."
+            "Appends records to partitions of a node, of waltzctl or of release 0.13.2, as fast as the node accepts"
+            " them, or with --read reads lists of records, and shows rates and the distribution of latencies."
+            " HOST:PORT is the data port."
         ),
         (
-            "IT WRITES: what is appended stays in the partition unless --truncate takes it away again, and it begins a new"
-            " session, which shuts out a server that uses the partition. A partition that anything has ever used needs"
+            "IT WRITES: appended records stay in the partition unless --truncate removes them, and appending begins a"
+            " new session, which shuts out a server that uses the partition. A partition that was ever used needs"
             " --yes, or its number typed on a terminal."
         ),
     ),
     examples=(
         Example(
             "waltzctl bench 127.0.0.1:55280 --partition 0-3 --batch 100 --in-flight 10",
-            "Ten requests of 100 records under way for each of four new partitions.",
+            "Four partitions, ten requests of 100 records in flight for each.",
         ),
         Example(
             "waltzctl bench 127.0.0.1:55280 --duration 30s --data-size 1KiB --truncate --yes",
-            "Half a minute on partition 0; what was appended is removed again.",
+            "Half a minute on partition 0; the appended records are removed again.",
         ),
         Example(
             "waltzctl bench 127.0.0.1:55280 --read --batch 1000 --format json | jq .latency_seconds",
-            "Reads what is there; changes nothing.",
+            "Read existing records; change nothing.",
         ),
     ),
     statuses=(
@@ -74,14 +75,15 @@ MANUAL = Manual(
             "WHAT IS MEASURED",
             (
                 (
-                    "Each partition always has as many requests under way as --in-flight says: the next one leaves as soon as"
-                    " one is answered. The latency of a request is the time from handing it to the system until its answer has"
-                    " arrived; an append is answered once it is durable. Percentiles are exact to one part in 128, least, mean"
-                    " and most are exact. The warm-up does not count. A request beyond --duration is waited for, not counted."
+                    "Each partition always has --in-flight requests in flight: the next one is sent as soon as one is"
+                    " answered. The latency of a request is the time from handing it to the operating system until its"
+                    " answer has arrived; an append is answered once it is durable. Percentiles are exact to one part"
+                    " in 128; minimum, mean and maximum are exact. The warm-up does not count. The load waits for"
+                    " requests that end after --duration, and does not count them."
                 ),
                 (
-                    "The load runs in one process on one processor, beside the node if it is on the same machine. Where that"
-                    " processor is busy all the time, it is the load that was measured."
+                    "The load runs in one process on one processor, on the node's machine if both share it. If that"
+                    " processor is always busy, the result measures the load generator, not the node."
                 ),
             ),
         ),
@@ -89,13 +91,13 @@ MANUAL = Manual(
             "SESSIONS",
             (
                 (
-                    "Looking at a partition changes nothing. Appending uses the session above that in force, or the one of"
-                    " --session; reading uses that in force. A server that is shut out begins a session of its own, above this"
-                    " one, as soon as it notices, and the load then ends with status 13."
+                    "Inspecting a partition changes nothing. Appending uses the session after the current one, or that"
+                    " of --session; reading uses the current session. A server that is shut out begins a still later"
+                    " session as soon as it notices, and the load then ends with status 13."
                 ),
                 (
-                    "--truncate removes, at the end or on Ctrl-C, what was appended, and nothing that was there before. It"
-                    " always needs --yes, or the confirmation on a terminal."
+                    "--truncate removes the appended records, and nothing else, at the end or on Ctrl-C. It always"
+                    " needs --yes, or the confirmation on a terminal."
                 ),
             ),
         ),
@@ -109,29 +111,29 @@ def run(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The node's data port.", show_default=False)],
     partition: Annotated[
         str | None,
-        typer.Option("--partition", metavar="RANGES", help="These partitions, for instance 0-3,7; 0 unless given."),
+        typer.Option("--partition", metavar="RANGES", help="These partitions, for instance 0-3,7; default 0."),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Records in a request.")] = 1,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Records per request.")] = 1,
     data_size: Annotated[
-        str, typer.Option("--data-size", metavar="SIZE", help="Data of a record, for instance 1KiB.")
+        str, typer.Option("--data-size", metavar="SIZE", help="Data size of a record, for instance 1KiB.")
     ] = "100",
     in_flight: Annotated[
-        int, typer.Option("--in-flight", metavar="N", min=1, help="Requests under way for each partition.")
+        int, typer.Option("--in-flight", metavar="N", min=1, help="Requests in flight for each partition.")
     ] = 10,
     duration: Annotated[
         str, typer.Option("--duration", metavar="TIME", help="How long to measure, for instance 30s.")
     ] = "5s",
     warm_up: Annotated[
-        str, typer.Option("--warm-up", metavar="TIME", help="Load before that, which does not count.")
+        str, typer.Option("--warm-up", metavar="TIME", help="Warm-up before the measurement; not counted.")
     ] = "1s",
     connections: Annotated[
         int, typer.Option("--connections", metavar="N", min=1, help="Connections that share the partitions.")
     ] = 1,
     session: Annotated[
-        int | None, typer.Option("--session", metavar="ID", min=0, help="Session; the next one unless given.")
+        int | None, typer.Option("--session", metavar="ID", min=0, help="Session; default: the next one.")
     ] = None,
     read: Annotated[bool, typer.Option("--read", help="Read lists of --batch records; write nothing.")] = False,
-    truncate: Annotated[bool, typer.Option("--truncate", help="Remove at the end what was appended.")] = False,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Remove the appended records at the end.")] = False,
     yes: YesOption = False,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

@@ -34,24 +34,26 @@ MANUAL = Manual(
     summary="Reconcile the replicas of a cluster, and change nothing",
     description=(
         (
-            "Reads the storage directories of several nodes side by side. For each partition: the highest transaction that"
-            " recovery would keep, the first one that differs with the bytes of each version, which replica is behind, ahead,"
-            " diverged, damaged or missing, what would be cut, and from which replica each damaged record can be restored."
+            "Reads the storage directories of several nodes side by side. For each partition it shows: the highest"
+            " transaction that recovery would keep; the first one that differs, with the bytes of each version; which"
+            " replica is behind, ahead, diverged, damaged or missing; what would be cut; and from which replica each"
+            " damaged record can be restored."
         ),
         (
-            "A record counts for a replica when its checksums are right, and two replicas agree when every byte is the same."
-            " What is kept follows the rule of Waltz: a quorum of the replicas has it, or may have acknowledged it."
+            "A replica counts as holding a record when the record's checksums are right. Two replicas agree when every"
+            " byte is the same. A transaction is kept by the rule of Waltz: a quorum of the replicas has it, or may"
+            " have acknowledged it."
         ),
     ),
     examples=(
         Example("waltzctl compare /mnt/node-1 /mnt/node-2 /mnt/node-3", "Do the replicas agree?"),
         Example(
             "waltzctl compare /mnt/node-1 /mnt/node-2 --replicas 3",
-            "The third replica cannot be had: what can still be said?",
+            "The third replica is unavailable: what can still be decided?",
         ),
         Example(
             "waltzctl compare /mnt/node-1 /mnt/node-2 /mnt/node-3 --plan-dir /var/tmp/plans",
-            "A plan for each replica; waltzctl recover /mnt/node-1 --plan FILE carries one out.",
+            "Write a plan for each replica; waltzctl recover /mnt/node-1 --plan FILE applies one.",
         ),
         Example(
             "waltzctl compare /mnt/node-1 /mnt/node-2 /mnt/node-3 --differences differences.parquet",
@@ -75,18 +77,17 @@ MANUAL = Manual(
             "VERDICTS",
             (
                 (
-                    "equal: every replica holds the same. Exit status 0, or 3 when something beside the records is damaged: a"
-                    " header, or a control file. Of indexes nothing is said, unless one has lost its data file; verify names"
-                    " the others."
+                    "equal: all replicas hold the same records. Exit status 0, or 3 when a header or a control file is"
+                    " damaged. Indexes are not checked, except for an index without a data file; verify checks them."
                 ),
                 (
-                    "recoverable: they differ, and recovery makes them equal without losing what may have been acknowledged."
-                    " Exit status 3."
+                    "recoverable: the replicas differ, and recovery makes them equal without losing a transaction that"
+                    " may have been acknowledged. Exit status 3."
                 ),
                 (
-                    "undecidable: what is kept depends on what cannot be seen: a replica that was not given, that is missing or"
-                    " damaged, or two versions of a transaction of which neither has a quorum. lost: no replica has an intact"
-                    " copy of a transaction that was, or may have been, acknowledged. Exit status 4."
+                    "undecidable: the result depends on unknown data: a replica that was not given, or is missing or"
+                    " damaged, or two versions of a transaction of which neither has a quorum. lost: no replica has an"
+                    " intact copy of a transaction that was, or may have been, acknowledged. Exit status 4 for both."
                 ),
             ),
         ),
@@ -94,27 +95,28 @@ MANUAL = Manual(
             "WHAT IS ASSUMED",
             (
                 (
-                    "Who belongs to the last replica set stands in the cluster's metadata, which is not read. The directories"
-                    " that have a partition assigned are taken for all of its replicas; --replicas N says that there are more,"
-                    " and those that were not given might then hold anything. A replica whose session is older than that of a"
-                    " quorum does not vote. docs/compare.md has the whole rule."
+                    "The last replica set is recorded in the cluster's metadata, which compare does not read. All"
+                    " directories in which a partition is assigned count as its replicas; --replicas N says that there"
+                    " are more, whose content is then unknown. A replica whose session is older than that of a quorum"
+                    " does not vote. docs/compare.md has the complete rule."
                 ),
-                "It is meant for nodes that do not run. A directory in use is read as it is, and named.",
+                "The nodes should be stopped. A directory in use is read as it is, and is named.",
             ),
         ),
         ManualSection(
             "PLANS",
             (
                 (
-                    "--plan-dir writes one file for each replica that needs something, as recover --dry-run --format json does:"
-                    " what recovery would cut is cut, damaged records are restored from a replica that proves them, indexes are"
-                    " rebuilt. recover DIR --plan FILE shows and applies it, undo takes it back. A replica that is only behind"
-                    " needs no plan: the cluster brings it up to date. What is undecidable is left out of the plans."
+                    "--plan-dir writes one file for each replica that needs a repair, in the format of recover"
+                    " --dry-run --format json: records that recovery would cut are cut, damaged records are restored"
+                    " from a replica that proves them, indexes are rebuilt. recover DIR --plan FILE shows and applies"
+                    " a plan, undo reverts it. A replica that is only behind needs no plan: the cluster brings it up"
+                    " to date. Plans leave undecidable transactions alone."
                 ),
                 (
-                    "What stands at or below a replica's local low-water mark is cut or replaced only with --allow-data-loss."
-                    " Applying a plan changes a replica, so a plan that takes records from it may be refused afterwards (13);"
-                    " compare again then."
+                    "Records at or below a replica's local low-water mark are cut or replaced only with"
+                    " --allow-data-loss. Applying a plan changes a replica, so another plan that takes records from"
+                    " that replica may then be refused (13): compare again."
                 ),
             ),
         ),
@@ -131,14 +133,16 @@ def run(
     ],
     replicas: Annotated[
         int | None,
-        typer.Option("--replicas", metavar="N", min=1, help="Replicas of each partition, those not given included."),
+        typer.Option(
+            "--replicas", metavar="N", min=1, help="Number of replicas of each partition, including those not given."
+        ),
     ] = None,
     plan_dir: Annotated[
-        str | None, typer.Option("--plan-dir", metavar="DIR", help="Write a plan for each replica there.")
+        str | None, typer.Option("--plan-dir", metavar="DIR", help="Write a plan for each replica into this directory.")
     ] = None,
     allow_data_loss: Annotated[
         bool,
-        typer.Option("--allow-data-loss", help="Let plans change what is at or below a local low-water mark."),
+        typer.Option("--allow-data-loss", help="Let plans change records at or below a local low-water mark."),
     ] = False,
     differences: Annotated[
         str | None,

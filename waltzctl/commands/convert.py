@@ -24,16 +24,16 @@ from waltzctl.repair_procedure import SAFETY, STATUSES, Switches, repair_with
 
 MANUAL = Manual(
     name="convert",
-    summary="Bring a directory to the other layout",
+    summary="Convert a directory to the other layout",
     description=(
         (
-            "Rewrites the control file in the other layout, so that release 0.13.2 can open the directory (released) or the"
-            " design documents describe it (documented). Sessions, marks, assignment and what is switched off stay as they are;"
-            " segments and indexes are the same in both layouts and are not touched."
+            "Rewrites the control file in the other layout: released, which release 0.13.2 can open, or documented,"
+            " which the design documents describe. Sessions, marks, assignment and availability stay as they are."
+            " Segments and indexes are the same in both layouts and are not touched."
         ),
         (
-            "A control file with damage is refused: run recover first. The directory is converted as a whole, verified, and undo"
-            " brings it back as long as no session has been started since."
+            "A damaged control file is refused: run recover first. The directory is converted as a whole and verified."
+            " undo reverts the conversion as long as no session has been started since."
         ),
     ),
     examples=(
@@ -48,20 +48,20 @@ MANUAL = Manual(
             "WHAT STANDS WHERE",
             (
                 (
-                    "Assigned is, in the documented layout, a partition whose directory exists; in the released layout, one whose"
-                    " flag is set. Switched off is what .waltzctl/availability.json says; in the released layout the flag"
-                    " decides, and the file tells which of reading and writing is meant."
+                    "In the documented layout a partition is assigned if its directory exists; in the released layout,"
+                    " if its flag is set. Availability is in .waltzctl/availability.json; in the released layout the"
+                    " flag decides, and the file tells whether reading, writing or both are switched off."
                 ),
                 (
-                    "Of the two structs of a partition the released layout takes the one with the newer sequence number, the"
-                    " documented layout the one with the larger session and the higher marks. Both structs are carried over."
-                    " Where an older struct would win in the documented layout (a mark that was lowered on purpose), both get the"
-                    " values in force."
+                    "Of the two structs of a partition, the one in force is the one with the newer sequence number"
+                    " (released layout), or the one with the larger session and the higher marks (documented layout)."
+                    " Both structs are converted. If the older struct would be in force in the documented layout"
+                    " (after a mark was lowered on purpose), both get the values in force."
                 ),
                 (
-                    "The directory of a partition that is not assigned moves: to .waltzctl/unassigned in the documented layout,"
-                    " back to its usual place in the released one. A partition with a session whose directory is missing is"
-                    " refused (13): nothing tells whether it is assigned."
+                    "The directory of an unassigned partition moves: to .waltzctl/unassigned in the documented layout,"
+                    " back to its usual place in the released one. A partition that has a session but no directory is"
+                    " refused (13): it is unknown whether it is assigned."
                 ),
             ),
         ),
@@ -72,7 +72,7 @@ MANUAL = Manual(
 
 def run(
     path: StorageArgument,
-    layout: Annotated[LayoutName, typer.Option("--layout", help="The layout to go to.", show_default=False)],
+    layout: Annotated[LayoutName, typer.Option("--layout", help="The target layout.", show_default=False)],
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     plan: PlanOption = None,

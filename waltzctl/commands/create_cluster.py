@@ -25,18 +25,19 @@ MANUAL = Manual(
     summary="Create the storage directories of a new cluster",
     description=(
         (
-            "Makes one storage directory for each DIR, all with the same cluster key, and prints the key. A DIR that exists"
-            " must be empty; nothing is ever overwritten. The control files come last: until one is there its directory is"
-            " nothing of Waltz. Where something fails, and with Ctrl-C, what was made is taken away; after a kill remove it."
+            "Creates one storage directory for each DIR, all with the same cluster key, and prints the key. An"
+            " existing DIR must be empty; nothing is ever overwritten. Control files are written last: without one a"
+            " directory is not a Waltz directory. On an error, or Ctrl-C, everything created is removed; after a kill"
+            " remove it by hand."
         ),
         (
             "The layout decides which programs can open the directories. documented: waltzctl only; released: waltzctl and"
             " release 0.13.2. waltzctl convert brings a directory from one layout to the other."
         ),
         (
-            "With --metadata the cluster's metadata is written as well, with the same key and number of partitions: in ZooKeeper,"
-            " or in an embedded store's file. Where there is something already nothing is made. waltzctl cluster names the"
-            " storage nodes in it."
+            "With --metadata the cluster's metadata is written as well, with the same key and number of partitions: to"
+            " ZooKeeper, or to an embedded store's file. If there is metadata already, nothing is created. cluster"
+            " add-node then adds the storage nodes to it."
         ),
         ZOOKEEPER_USER,
     ),
@@ -44,11 +45,11 @@ MANUAL = Manual(
         Example("waltzctl create-cluster /data/waltz --partitions 4", "One node that holds all four partitions."),
         Example(
             "waltzctl create-cluster /data/n1 /data/n2 /data/n3 --partitions 8 --layout released",
-            "Three nodes in the layout that release 0.13.2 opens, too.",
+            "Three nodes in the layout that release 0.13.2 can open, too.",
         ),
         Example(
             "waltzctl create-cluster /data/n4 --partitions 8 --assign 0-3 --key 2f1c61c8-5a6e-4a3c-9d0e-0d7e4c9a1b22",
-            "A further node of an existing cluster, with half of the partitions.",
+            "One more node of an existing cluster, with half of the partitions.",
         ),
         Example(
             "waltzctl create-cluster /data/n1 /data/n2 /data/n3 --partitions 8 --assign none --metadata /data/waltz.meta",
@@ -75,9 +76,9 @@ MANUAL = Manual(
                 "released: the control file of release 0.13.2, 76 bytes a partition, with flags and a sequence number.",
                 "The file's length tells them apart. Segments and indexes are the same in both.",
                 (
-                    "A released node that is started on the documented layout fails, and extends the control file with zeros;"
-                    " waltzctl reads it all the same, and recover cuts them off. waltzctl convert brings a directory from one"
-                    " layout to the other."
+                    "A released node that is started on the documented layout fails, and extends the control file with"
+                    " zeros; waltzctl still reads the file, and recover cuts the zeros off. waltzctl convert brings a"
+                    " directory from one layout to the other."
                 ),
             ),
         ),
@@ -87,7 +88,7 @@ MANUAL = Manual(
 
 def run(
     directories: Annotated[
-        list[str], typer.Argument(metavar="DIR...", help="Directories to make.", show_default=False)
+        list[str], typer.Argument(metavar="DIR...", help="Directories to create.", show_default=False)
     ],
     partitions: Annotated[
         int,
@@ -95,9 +96,7 @@ def run(
             "--partitions", metavar="N", min=1, max=1_000_000, help="Partitions of the cluster.", show_default=False
         ),
     ],
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="UUID", help="Cluster key; a new one unless given.")
-    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="UUID", help="Cluster key; default: a new one.")] = None,
     layout: Annotated[LayoutName, typer.Option("--layout", help="Layout of the control file.")] = LayoutName.DOCUMENTED,
     assign: Annotated[
         str, typer.Option("--assign", metavar="none|all|RANGES", help="Partitions that each directory holds.")
@@ -110,7 +109,7 @@ def run(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="The cluster's name in the metadata; waltz unless given."),
+        typer.Option("--name", metavar="NAME", help="The cluster's name in the metadata; default waltz."),
     ] = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

@@ -35,20 +35,19 @@ MANUAL = Manual(
     summary="Show control file, segments, indexes or records",
     description=(
         (
-            "PATH is a storage directory, a partition directory, or one .ctl, .seg or .idx file. Shows records for a directory"
-            " or a .seg file, the index for an .idx file, the control file for a .ctl file, unless --what says otherwise."
+            "PATH is a storage directory, a partition directory, or one .ctl, .seg or .idx file. By default it shows"
+            " records for a directory or a .seg file, the index for an .idx file, and the control file for a .ctl"
+            " file; --what selects another view."
         ),
+        ("waltz://HOST:PORT, the address of a node's admin port, shows the node's records, without file offsets."),
         (
-            "waltz://HOST:PORT, the address of a node's admin port, shows the node's records; places in files are not seen then."
-        ),
-        (
-            "A damaged place appears as a finding where it is, and what follows it is shown all the same; the exit status tells"
-            " that there was one. Nothing is locked or changed."
+            "Damage appears as a finding at its place, what follows it is still shown, and the exit status reports it."
+            " Nothing is locked or changed."
         ),
     ),
     examples=(
         Example("waltzctl dump /data/waltz --partition 3 --from 81230 --to 81240", "Eleven transactions."),
-        Example("waltzctl dump /data/waltz --partition 3 --reverse --limit 1", "The last one."),
+        Example("waltzctl dump /data/waltz --partition 3 --reverse --limit 1", "The last record."),
         Example(
             "waltzctl dump /data/waltz --partition 0-3 --format ndjson --data utf8 -o records.ndjson",
             "Everything in four partitions, as text, into a file.",
@@ -61,7 +60,7 @@ MANUAL = Manual(
         Example(
             "waltzctl dump /data/waltz --export parquet -o records.parquet", "A table for anything that reads Parquet."
         ),
-        Example("waltzctl dump waltz://127.0.0.1:55281 --partition 3 --limit 10", "Of a running node."),
+        Example("waltzctl dump waltz://127.0.0.1:55281 --partition 3 --limit 10", "Records of a running node."),
     ),
     statuses=(*INSPECTING[:-1], ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
     objects=("record", "finding", "control", "partition-info", "segment", "index-entry"),
@@ -70,20 +69,21 @@ MANUAL = Manual(
             "FORMATS",
             (
                 (
-                    "table: columns, for a terminal; data as text, shortened to the line. plain: columns with a tab between"
-                    " them, never shortened. json: an array. ndjson: one object a line."
+                    "table: columns, for a terminal; data as text, shortened to the line. plain: columns separated by"
+                    " tabs, never shortened. json: an array. ndjson: one object per line."
                 ),
-                "hexdump: the bytes as they stand in the file, every field named, with the file offset in front.",
-                "raw: the data of the records and nothing else, one after the other.",
+                "hexdump: the bytes as they are in the file, with the file offset and the name of every field.",
+                "raw: only the data of the records, concatenated.",
             ),
         ),
         ManualSection(
             "DATA",
             (
                 (
-                    "base64 (data_b64) and hex (data_hex) show any bytes. utf8 and json put text or a JSON value under data;"
-                    " where the bytes are not that, or JSON of which something would be lost (a key that stands twice, a number"
-                    " that is read as infinite), data is null and data_b64 holds them. none leaves it out and is fastest."
+                    "base64 (data_b64) and hex (data_hex) show any bytes. utf8 and json put text or a JSON value under"
+                    " data. If the bytes are not valid text or JSON, or JSON would lose something (a duplicate key, a"
+                    " number that is read as infinite), data is null and data_b64 holds the bytes. none leaves the"
+                    " data out and is fastest."
                 ),
             ),
         ),
@@ -91,13 +91,14 @@ MANUAL = Manual(
             "TABLES",
             (
                 (
-                    "--export FORMAT writes records (or segments, index, control, as --what says) as a table into the new"
-                    " directory -o DIR, with the columns of the Spark data source: those of a record, the storage in front,"
-                    " data as bytes, and in finding the code of what is wrong at that place. The findings follow as objects."
+                    "--export FORMAT writes records (or segments, index, control, as --what says) as a table into the"
+                    " new directory -o DIR. It has the columns of the Spark data source: the storage first, then those"
+                    " of a record, data as bytes, and finding with the code of any damage at that place. The findings"
+                    " follow as objects."
                 ),
                 (
-                    "parquet and orc are written by this machine; with --engine spark also any format that Spark knows by"
-                    " name. The directory appears once it is whole."
+                    "waltzctl itself writes parquet and orc; with --engine spark any format that Spark knows by name"
+                    " can be written. The directory appears once it is complete."
                 ),
             ),
         ),

@@ -31,13 +31,14 @@ MANUAL = Manual(
     summary="Run a log server of a cluster",
     description=(
         (
-            "Serves partitions of a cluster to clients of this program and of release 0.13.2, in the foreground, until SIGTERM"
-            " or Ctrl-C: appends with optimistic locks, feeds, data. Which partitions it serves the servers of the cluster agree"
-            " on in its metadata; an append is acknowledged when a quorum of the partition's storage nodes has made it durable."
+            "Serves partitions of a cluster to clients of waltzctl and of release 0.13.2, in the foreground, until"
+            " SIGTERM or Ctrl-C: appends with optimistic locks, feeds, data. The servers of the cluster agree in its"
+            " metadata on which server serves which partition. An append is acknowledged when a quorum of the"
+            " partition's storage nodes has made it durable."
         ),
         (
-            "Servers of this program and of release 0.13.2 share one cluster. It listens on 127.0.0.1 unless told otherwise, and"
-            " speaks TLS with a certificate made at start unless one is given."
+            "Servers of waltzctl and of release 0.13.2 can share one cluster. By default the server listens on"
+            " 127.0.0.1 only, and uses TLS with a certificate that is made at start."
         ),
     ),
     examples=(
@@ -46,7 +47,7 @@ MANUAL = Manual(
             "waltzctl log-server --metadata zk://zk1:2181,zk2:2181/waltz --host 10.0.0.7 --key-store /etc/waltz/server.p12"
             " --key-store-password-file /etc/waltz/password --trust-store /etc/waltz/trust.p12"
             " --trust-store-password-file /etc/waltz/password",
-            "For other machines; storage nodes and clients must show certificates that the trust store vouches for.",
+            "For other machines; storage nodes and clients must show certificates that the trust store confirms.",
         ),
         Example(
             "waltzctl log-server --config /etc/waltz/waltz-server.yaml --ready-file /run/waltz/server.json",
@@ -69,15 +70,16 @@ MANUAL = Manual(
             "CONFIGURATION",
             (
                 (
-                    "The file of --config (or WALTZCTL_LOG_SERVER_CONFIG) is that of release 0.13.2: YAML, keys nested or"
-                    " dotted, server.port required; ZooKeeper's keys and cluster.root in it say where the metadata is. Without"
-                    " server.jetty.port it means no HTTP. What the release has no key for stands under waltzctl. Each setting has"
-                    " an environment variable, which goes before the file; options go before both. --show-config lists all"
-                    " settings, the values that hold and where they were said."
+                    "The file of --config (or WALTZCTL_LOG_SERVER_CONFIG) has the format of release 0.13.2: YAML, keys"
+                    " nested or dotted, server.port required; ZooKeeper's keys and cluster.root in it give the"
+                    " metadata. Without server.jetty.port there is no HTTP. Settings that the release does not have"
+                    " are under waltzctl. Each setting has an environment variable, which overrides the file; options"
+                    " override both. --show-config lists all settings, their effective values and where each value was"
+                    " set."
                 ),
                 (
-                    "--metadata is zk://HOST:PORT,.../ROOT, or the path of an embedded store's file, which is for the processes"
-                    " of one machine. WALTZCTL_METADATA says it for every command."
+                    "--metadata is zk://HOST:PORT,.../ROOT, or the path of an embedded store's file, which only the"
+                    " processes of one machine can share. WALTZCTL_METADATA sets it for every command."
                 ),
                 ZOOKEEPER_USER,
             ),
@@ -86,13 +88,15 @@ MANUAL = Manual(
             "FAILURES",
             (
                 (
-                    "A storage node that fails or is slow is left behind, and catches up from the others with every checksum"
-                    " verified. When fewer than a quorum are left, the partition's session ends, appends wait, and a new session"
-                    " begins by recovery as soon as a quorum is there; /health and the log say whom it waits for."
+                    "A storage node that fails or is slow is left behind, and later catches up from the others, with"
+                    " every checksum verified. When fewer than a quorum are left, the partition's session ends and"
+                    " appends wait; a new session begins with recovery as soon as a quorum is back. /health and the"
+                    " log name the missing nodes."
                 ),
                 (
-                    "A server that loses its session with the metadata serves nothing until it has a new one, because its"
-                    " partitions are given to others. Storage nodes let the older of two sessions write nothing in any case."
+                    "A server that loses its session with the metadata serves nothing until it has a new one, because"
+                    " its partitions are given to other servers. Storage nodes in any case refuse writes of the older"
+                    " of two sessions."
                 ),
             ),
         ),
@@ -100,19 +104,19 @@ MANUAL = Manual(
             "SIGNALS",
             (
                 (
-                    "SIGTERM, SIGINT: the server leaves the cluster, so that others take its partitions at once, gives clients"
-                    " --drain to take their answers, and ends with status 0. A second one ends the process at once with status"
-                    " 130; nothing that was acknowledged is lost."
+                    "SIGTERM, SIGINT: the server leaves the cluster, so that other servers take its partitions at"
+                    " once, gives clients --drain to receive their answers, and ends with status 0. A second signal"
+                    " ends the process at once with status 130; nothing that was acknowledged is lost."
                 ),
-                "SIGHUP: the configuration is read anew, as for serve.",
+                "SIGHUP: the configuration is reloaded, as for serve.",
             ),
         ),
         ManualSection(
             "READY FILE AND SERVICE MANAGERS",
             (
                 (
-                    "--ready-file and systemd are told as by serve; contrib/ holds a unit, a configuration, and a composition of"
-                    " containers with storage nodes and ZooKeeper."
+                    "--ready-file and systemd work as for serve; contrib/ holds a unit, a configuration, and a"
+                    " composition of containers with storage nodes and ZooKeeper."
                 ),
             ),
         ),
@@ -120,9 +124,9 @@ MANUAL = Manual(
             "WATCHING",
             (
                 (
-                    "The HTTP port answers /health with what is wrong in words, and /metrics as JSON or, where the Accept header"
-                    " asks for text, for Prometheus. contrib/ holds alerts over that, each with what to do, and a dashboard for"
-                    " Grafana."
+                    "The HTTP port answers /health with the problems in words, and /metrics as JSON or, if the Accept"
+                    " header asks for text, for Prometheus. contrib/ holds alert rules, each with what to do, and a"
+                    " dashboard for Grafana."
                 ),
             ),
         ),

@@ -33,15 +33,18 @@ MANUAL = Manual(
     summary="Rebuild index files from the data",
     description=(
         (
-            "Reads every segment and writes the index that belongs to it, the same bytes as the release writes. Only indexes"
-            " that differ are replaced, unless --all is given. Data files are not touched, and no data can be lost."
+            "Reads every segment and writes its index, with the same bytes as the release writes. Only indexes that"
+            " differ are replaced, unless --all is given. Data files are not touched, and no data can be lost."
         ),
-        "With Spark its workers find out which indexes differ; the writing is done here, under the directory's lock.",
+        (
+            "With Spark the workers find the indexes that differ; the indexes are written on this machine, under the"
+            " directory's lock."
+        ),
         "Each index is built beside the old one, synced and renamed over it.",
     ),
     examples=(
         Example("waltzctl rebuild-index /data/waltz --dry-run", "Which indexes differ?"),
-        Example("waltzctl rebuild-index /data/waltz --partition 0-3 --yes", "Mend those of four partitions."),
+        Example("waltzctl rebuild-index /data/waltz --partition 0-3 --yes", "Repair the indexes of four partitions."),
     ),
     statuses=STATUSES,
     objects=("plan", "result"),
@@ -52,7 +55,7 @@ MANUAL = Manual(
 @with_engine
 def run(
     path: StorageArgument,
-    everything: Annotated[bool, typer.Option("--all", help="Also replace indexes that are right.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also replace correct indexes.")] = False,
     partition: PartitionsOption = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

@@ -33,50 +33,53 @@ MANUAL = Manual(
     summary="Repair what a crash or a damaged disk left behind",
     description=(
         (
-            "Makes a plan for each partition: a partition info with one valid struct, an orphan or missing index, a torn tail,"
-            " an empty last segment, a gap, damage in the middle, two segments that overlap, a header or a file name that is"
-            " wrong. Applies what loses nothing and names what a person must decide."
+            "Makes a plan for each partition: a partition info with one valid struct, an orphan or missing index, a"
+            " torn tail, an empty last segment, a gap, damage in the middle, two segments that overlap, a wrong header"
+            " or file name. Applies the steps that lose nothing and names what a person must decide."
         ),
         (
-            "A damaged or missing record is never papered over and never costs what follows it. --from takes exactly that"
-            " record from another replica, if it proves to be the right one; without a replica, --allow-data-loss splits the"
-            " segment around the loss, so that everything else reads again and the gap stays a named finding (exit status 5)."
+            "A damaged or missing record is never hidden, and the records after it are never given up. --from takes"
+            " exactly this record from another replica, if it proves to be the right one; without a replica,"
+            " --allow-data-loss splits the segment around the loss: all other records can be read again, and the gap"
+            " remains a finding (exit status 5)."
         ),
         (
-            "Whatever is given up in this way stands in the ledger .waltzctl/accepted-losses, and verify, status and compare name"
-            " it until it is there again, or until --forget-losses: a loss at the end leaves no hole to see."
+            "Transactions that are given up are entered in the ledger .waltzctl/accepted-losses. verify, status and"
+            " compare report them until they are back or until --forget-losses: without the ledger, a loss at the end"
+            " of a log would leave no trace."
         ),
         "Without a terminal and without --yes this is a dry run.",
     ),
     examples=(
-        Example("waltzctl recover /data/waltz --dry-run", "What would be done, and what is left to decide?"),
-        Example("waltzctl recover /data/waltz --yes", "Do everything that loses nothing."),
+        Example("waltzctl recover /data/waltz --dry-run", "What would be done, and what needs a decision?"),
+        Example("waltzctl recover /data/waltz --yes", "Apply all steps that lose nothing."),
         Example(
             "waltzctl recover /data/waltz --partition 3 --from /mnt/replica/waltz",
-            "Bring damaged records back from another node's directory.",
+            "Restore damaged records from another node's directory.",
         ),
         Example(
             "waltzctl recover /data/waltz --partition 3 --allow-data-loss",
-            "No replica has it: give the record up and read on behind it.",
+            "No replica has the record: give it up and read on after it.",
         ),
         Example(
             "waltzctl recover /data/waltz --partition 3 --forget-losses",
-            "Nobody will ever have it, and everybody knows: no longer name what was given up.",
+            "The transactions are lost for good: stop reporting them.",
         ),
         Example(
             "waltzctl recover /data/waltz --forget-journal",
-            "The device with the node's commit journal is lost for good: give up what stood only there.",
+            "The device with the node's commit journal is lost for good: give up the records that were only there.",
         ),
         Example(
             "waltzctl recover --metadata /data/waltz.meta --dry-run",
-            "A cluster without servers: who would vote for what?",
+            "A cluster without log servers: which replica would vote, and at which transaction?",
         ),
         Example(
-            "waltzctl recover --replicas /mnt/n1 /mnt/n2 /mnt/n3 --dry-run", "The same from the disks of all its nodes."
+            "waltzctl recover --replicas /mnt/n1 /mnt/n2 /mnt/n3 --dry-run",
+            ("The same, offline, from the directories of all nodes."),
         ),
         Example(
             "waltzctl recover --replicas /mnt/n1 /mnt/n2 --metadata /data/waltz.meta --dry-run",
-            "From the disks that are left, by what the metadata says of the last sessions.",
+            "From the remaining directories, with the last sessions as recorded in the metadata.",
         ),
         Example(
             "waltzctl recover /data/waltz --dry-run --format json > plan.json",
@@ -90,9 +93,9 @@ MANUAL = Manual(
             "REPLICAS",
             (
                 (
-                    "A record is taken from a replica only if cluster key, partition and transaction id are right, both of its"
-                    " checksums agree, and the replica's records on either side are the same as those here. The replica is only"
-                    " read. Where two of several --from prove different bytes, nothing is taken."
+                    "A record is taken from a replica only if cluster key, partition and transaction id are right,"
+                    " both of its checksums match, and the replica's records before and after it equal those here. The"
+                    " replica is only read. If two --from replicas prove different bytes, nothing is taken."
                 ),
             ),
         ),
@@ -100,16 +103,16 @@ MANUAL = Manual(
             "ACCEPTED LOSSES",
             (
                 (
-                    "--allow-data-loss says that nobody has the records any more. A loss at the end lowers the local low-water"
-                    " mark to what is left, so that a node opens the partition again and a running cluster goes on with it. As"
-                    " long as another replica may have them, use --from: a replica that has forgotten what it acknowledged can"
-                    " outvote the one that has not."
+                    "Use --allow-data-loss only if no replica has the records any more. A loss at the end lowers the"
+                    " local low-water mark to the last remaining transaction, so that a node opens the partition again"
+                    " and a running cluster continues with it. As long as another replica may have the records, use"
+                    " --from: a replica that has lost acknowledged transactions can outvote one that still has them."
                 ),
                 (
-                    "append refuses to give the lost ids away. A loss is over when its transactions are here again, from --from"
-                    " or from the cluster, and when a session has begun since that held them. undo takes an acceptance back"
-                    " together with its repair; --forget-losses only makes the ledger shorter, is planned and confirmed like a"
-                    " repair, and can be undone."
+                    "append refuses to reuse the lost ids. A loss is over when its transactions are back, from --from"
+                    " or from the cluster, or when a later session has raised the local low-water mark to the last of"
+                    " them. undo reverts the acceptance of a loss together with its repair. --forget-losses only"
+                    " removes entries from the ledger; it is planned and confirmed like a repair, and can be undone."
                 ),
             ),
         ),
@@ -117,12 +120,13 @@ MANUAL = Manual(
             "A COMMIT JOURNAL",
             (
                 (
-                    "While a node runs with --journal, and after it crashed, acknowledged records may stand in the journal"
-                    " and not in their segments. Nothing is repaired then (13): start the node, or run append; both write"
-                    " them back first. Where the journal is lost for good, --forget-journal gives up what stood only there,"
-                    " of all partitions at once; it is planned and confirmed as a step that loses data. verify then names"
-                    " what is missing, as far as marks and indexes prove it, and --from brings it back. The journal's file"
-                    " stays; undo puts the journal in force again as long as nothing was written to the partitions since."
+                    "While a node runs with --journal, and after it crashed, acknowledged records may be in the"
+                    " journal and not in their segments. Then nothing is repaired (13): start the node, or run append;"
+                    " both first write the records back. If the journal is lost for good, --forget-journal gives up"
+                    " the records that were only in it, of all partitions at once; it is planned and confirmed as a"
+                    " step that loses data. verify then names the missing records, as far as marks and indexes prove"
+                    " them, and --from restores them. The journal's file stays; undo puts the journal in force again"
+                    " as long as nothing has been written to the partitions since."
                 ),
             ),
         ),
@@ -130,18 +134,21 @@ MANUAL = Manual(
             "A CLUSTER",
             (
                 (
-                    "With --metadata it is about partitions that no log server has. Each storage"
-                    " node is asked where it stands, which shuts nobody out; shown is who votes, at which transaction the next"
-                    " session would open, what would be cut where and copied from whom, and, where it cannot be decided, which"
-                    " absent node would decide it (3). With --yes it is done, as a session that shuts out every older one. A"
-                    " partition that a server has is recovered by that server."
+                    "With --metadata, recover works on partitions that no log server has. Each storage node is asked"
+                    " for its state, which shuts out no server. The output shows which replicas vote, at which"
+                    " transaction the next session would open, what would be cut on which node and copied from which"
+                    " one, and, if this is undecidable, which absent node would decide it (3). --yes applies the plan,"
+                    " in a session that shuts out every older one. A partition that a log server has is recovered by"
+                    " that server."
                 ),
                 (
-                    "With --replicas the same is done offline to the directories of all replicas, as compare judges them: each"
-                    " gets its plan, which is shown and agreed to as every repair, and can be undone. With --metadata as well the"
-                    " metadata says how many replicas the last session had, which session that was, and so who has lost what it"
-                    " held; where that leaves something open the replicas are named that are not all among the directories. What"
-                    " nobody can decide, or is lost, stays as it is: 4 where nothing was done, 5 where the rest was repaired."
+                    "With --replicas the same is done offline on the directories of all replicas, judged as by"
+                    " compare: each directory gets its own plan, which is shown and confirmed like every repair, and"
+                    " can be undone. With --metadata as well, the metadata gives the number of replicas of the last"
+                    " session and its id, and so which replica has lost records; if a decision depends on them,"
+                    " replicas of that session that are not among the directories are named. Partitions that are"
+                    " undecidable or lost stay as they are: exit status 4 if nothing was done, 5 if the rest was"
+                    " repaired."
                 ),
             ),
         ),
@@ -161,28 +168,28 @@ def run(
         typer.Option(
             "--metadata",
             metavar="WHERE",
-            help="In place of PATH: partitions of the cluster whose metadata is there that no log server has."
-            " With --replicas: what it says of their last session.",
+            help=(
+                "Instead of PATH: recover the cluster's partitions that no log server has; WHERE is its metadata. With"
+                " --replicas: take the last sessions from there."
+            ),
         ),
     ] = None,
     directories: Annotated[
         list[str] | None,
-        typer.Option(
-            "--replicas", metavar="DIR...", help="In place of PATH: the directories of all replicas, offline."
-        ),
+        typer.Option("--replicas", metavar="DIR...", help="Instead of PATH: the directories of all replicas, offline."),
     ] = None,
     replicas: Annotated[
         list[str] | None,
-        typer.Option("--from", metavar="DIR", help="Storage directory of another replica; may be repeated."),
+        typer.Option("--from", metavar="DIR", help="Storage directory of another replica (repeatable)."),
     ] = None,
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Give up what is lost, and read on behind it.")
+        bool, typer.Option("--allow-data-loss", help="Give up lost records, and read on after them.")
     ] = False,
     forget_losses: Annotated[
-        bool, typer.Option("--forget-losses", help="Only take losses that were accepted out of the ledger.")
+        bool, typer.Option("--forget-losses", help="Only remove accepted losses from the ledger.")
     ] = False,
     forget_journal: Annotated[
-        bool, typer.Option("--forget-journal", help="Only give up what stands in a lost commit journal.")
+        bool, typer.Option("--forget-journal", help="Only give up the records in a lost commit journal.")
     ] = False,
     partition: PartitionsOption = None,
     yes: YesOption = False,

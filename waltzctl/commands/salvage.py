@@ -23,19 +23,23 @@ if TYPE_CHECKING:
 
 MANUAL = Manual(
     name="salvage",
-    summary="Carve records out of anything that holds them",
+    summary="Extract intact records from any files or devices",
     description=(
         (
-            "Reads each SOURCE (a damaged segment, a concatenation of files, a directory tree, a raw disk image), finds every"
-            " intact record in it with no help from indexes, headers or file names, and writes a clean storage directory to"
-            " DIR. Sources are only read; DIR must be new or empty, and appears once it is whole and has been read back."
+            "Reads each SOURCE (a damaged segment, a concatenation of files, a directory tree, a raw disk image),"
+            " finds every intact record in it without using indexes, headers or file names, and writes a clean storage"
+            " directory to DIR. Sources are only read. DIR must be new or empty; it appears when it is complete and"
+            " has been read back."
         ),
         (
-            "Control files are looked for as well, in either layout: the one that is found tells sessions, marks and the number"
-            " of partitions of the new directory. --control writes nothing else: it brings the control file back to DIR, beside"
-            " partitions that survived without one."
+            "Control files are searched as well, in either layout: the one that is found supplies sessions, marks and"
+            " the number of partitions. --control writes only the control file into DIR, next to partitions that"
+            " survived without one."
         ),
-        "The report tells what was found, written, found more than once, doubtful and missing. Nothing is dropped silently.",
+        (
+            "The report lists records that were found, written, found more than once, doubtful and missing. Nothing is"
+            " dropped silently."
+        ),
     ),
     examples=(
         Example("waltzctl salvage /mnt/old/waltz --to /data/salvaged", "Everything that a damaged node still holds."),
@@ -45,11 +49,11 @@ MANUAL = Manual(
         ),
         Example(
             "waltzctl salvage broken.seg --to /data/salvaged --partition 3 --partitions 8",
-            "A single file; which partition, and how many there are, is known from elsewhere.",
+            "A single file; its partition and the number of partitions are known from elsewhere.",
         ),
         Example(
             "waltzctl salvage disk.img --control --to /data/waltz",
-            "Only the control file of /data/waltz is gone: find it in the image.",
+            "Only the control file of /data/waltz is lost: search for it in the image.",
         ),
     ),
     statuses=(
@@ -69,13 +73,14 @@ MANUAL = Manual(
             "TRUST",
             (
                 (
-                    "A record is believed when its checksum is right. Which partition it belongs to is told by the segment"
-                    " header in front of it, by records beside it, or by its request id. Where nothing tells, or something"
-                    " speaks against it, the records are counted as doubtful and left out; --key and --partition settle it."
+                    "A record is accepted if its checksum is right. Its partition is taken from the segment header"
+                    " before it, from neighbouring records, or from its request id. If there is no evidence, or"
+                    " evidence against it, the record is counted as doubtful and left out; --key and --partition"
+                    " settle such cases."
                 ),
                 (
-                    "Where differing copies of one transaction are intact, one is written and the report says why that one, and"
-                    " where the others are."
+                    "If several intact copies of one transaction differ, one is written; the report gives the reason,"
+                    " and the places of the other copies."
                 ),
             ),
         ),
@@ -83,20 +88,22 @@ MANUAL = Manual(
             "CONTROL FILES",
             (
                 (
-                    "A control file is believed when its header is plausible and a partition's id and a struct's checksum behind"
-                    " it are right. A struct with a wrong checksum is never taken. Of several states of one node's file the"
-                    " newest is used: by sequence number and session, or by session and marks. Files of several nodes (other"
-                    " times of creation, other numbers of partitions), or states that contradict each other, are all reported and"
-                    " none is used, until --control-at names one."
+                    "A control file is accepted if its header is plausible and, after it, the id of a partition and"
+                    " the checksum of a struct are right. A struct with a wrong checksum is never used. If several"
+                    " states of one node's file are found, the newest is used: by sequence number and session, or by"
+                    " session and marks. If files of several nodes are found (different creation times or numbers of"
+                    " partitions), or states that contradict each other, all are reported and none is used, until"
+                    " --control-at selects one."
                 ),
                 (
-                    "Where no control file is used every partition gets the initial marks: a Waltz server takes such a replica"
-                    " for one that has seen nothing, and truncates it. Where one is used, a mark that promises more than the"
-                    " records that were found is a loss: the report names the transactions, verify does too, and the mark stays."
+                    "If no control file is used, every partition gets the initial marks: a Waltz server treats such a"
+                    " replica as empty, and truncates it. If one is used, and a mark is above the records that were"
+                    " found, this is a loss: the report and verify name the transactions, and the mark stays."
                 ),
                 (
-                    "With --control DIR must have no control file, and nothing but that file is written; its layout is that of"
-                    " the one found. A pair whose structs are both lost stays invalid. To take it back, remove the file."
+                    "With --control DIR must have no control file, and only this file is written, in the layout in"
+                    " which it was found. A pair whose structs are both lost stays invalid. To revert it, remove the"
+                    " file."
                 ),
             ),
         ),
@@ -111,7 +118,7 @@ def run(
     ],
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to write.", show_default=False)],
     key: Annotated[
-        str | None, typer.Option("--key", metavar="UUID", help="Cluster key; needed where several are found.")
+        str | None, typer.Option("--key", metavar="UUID", help="Cluster key; needed if several are found.")
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", metavar="P", min=0, help="Only this partition.")
@@ -119,19 +126,19 @@ def run(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", metavar="N", min=1, max=1_000_000, help="Partitions of the cluster; else told from SOURCE."
+            "--partitions", metavar="N", min=1, max=1_000_000, help="Number of partitions; default: as found in SOURCE."
         ),
     ] = None,
     layout: Annotated[
         LayoutName | None,
-        typer.Option("--layout", help="Layout of the control file; else that of the one found, or documented."),
+        typer.Option("--layout", help="Layout of the control file; default: as found, or documented."),
     ] = None,
     control: Annotated[
         bool, typer.Option("--control", help="Write only the control file, into a DIR that has none.")
     ] = False,
     control_at: Annotated[
         str | None,
-        typer.Option("--control-at", metavar="FILE:OFFSET", help="The control file to use, where several are found."),
+        typer.Option("--control-at", metavar="FILE:OFFSET", help="The control file to use, if several are found."),
     ] = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

@@ -40,13 +40,13 @@ MANUAL = Manual(
     summary="Run a storage node",
     description=(
         (
-            "Serves a storage directory to Waltz servers and tools of release 0.13.2, in the foreground, until SIGTERM or"
-            " Ctrl-C. It listens on 127.0.0.1 unless told otherwise, and speaks TLS with a certificate made at start unless"
-            " one is given. Requests are answered once they are durable."
+            "Serves a storage directory to Waltz servers and tools of release 0.13.2, in the foreground, until SIGTERM"
+            " or Ctrl-C. By default the node listens on 127.0.0.1 only, and uses TLS with a certificate that is made"
+            " at start. Requests are answered once they are durable."
         ),
         (
-            "Create the directory with create-cluster. With ZooKeeper configured, the key and the number of partitions come"
-            " from there, and an empty directory becomes a new node."
+            "Create the directory with create-cluster. With ZooKeeper configured, the key and the number of partitions"
+            " come from ZooKeeper, and an empty directory becomes a new node."
         ),
         ZOOKEEPER_USER,
     ),
@@ -55,14 +55,15 @@ MANUAL = Manual(
         Example(
             "waltzctl serve /data/waltz --host 10.0.0.7 --key-store /etc/waltz/node.p12 --key-store-password-file"
             " /etc/waltz/password --trust-store /etc/waltz/trust.p12 --trust-store-password-file /etc/waltz/password",
-            "For other machines: they must show a certificate that the trust store vouches for.",
+            "For other machines: they must show a certificate that the trust store confirms.",
         ),
         Example(
             "waltzctl serve --config /etc/waltz/waltz-storage.yaml --ready-file /run/waltz/ready.json",
             "With the configuration file of a released node.",
         ),
         Example(
-            "waltzctl serve --config /etc/waltz/waltz-storage.yaml --show-config", "What would hold, and who says so."
+            "waltzctl serve --config /etc/waltz/waltz-storage.yaml --show-config",
+            ("The effective settings, and where each was set."),
         ),
     ),
     statuses=(
@@ -82,16 +83,16 @@ MANUAL = Manual(
             "CONFIGURATION",
             (
                 (
-                    "The file of --config (or WALTZCTL_SERVE_CONFIG) is that of release 0.13.2: YAML, keys nested or dotted,"
-                    " storage.port, storage.admin.port and storage.directory required. Without storage.jetty.port it means"
-                    " no HTTP. What the release has no key for stands under waltzctl. Keys that are not known are named in a"
-                    " warning and ignored."
+                    "The file of --config (or WALTZCTL_SERVE_CONFIG) has the format of release 0.13.2: YAML, keys"
+                    " nested or dotted, storage.port, storage.admin.port and storage.directory required. Without"
+                    " storage.jetty.port there is no HTTP. Settings that the release does not have are under waltzctl."
+                    " Unknown keys are named in a warning and ignored."
                 ),
                 (
-                    "Each setting has an environment variable, which goes before the file: --admin-port is"
-                    " WALTZCTL_SERVE_ADMIN_PORT. A password's variable may end in _FILE and then names the file whose first"
-                    " line it is. Options go before both. serve --show-config lists all settings, their variables, the"
-                    " values that hold and where they were said; passwords are not shown."
+                    "Each setting has an environment variable, which overrides the file: --admin-port is"
+                    " WALTZCTL_SERVE_ADMIN_PORT. A password's variable may end in _FILE; its value is then a file"
+                    " whose first line is the password. Options override both. serve --show-config lists all settings,"
+                    " their variables, their effective values and where each value was set; passwords are not shown."
                 ),
             ),
         ),
@@ -99,14 +100,14 @@ MANUAL = Manual(
             "SIGNALS",
             (
                 (
-                    "SIGTERM, SIGINT: nobody new is accepted, what was read is executed and answered for at most --drain,"
-                    " the partitions are closed, exit status 0. A second one ends the process at once with status 130;"
-                    " nothing that was acknowledged is lost."
+                    "SIGTERM, SIGINT: no new connection is accepted; requests that were read are executed and"
+                    " answered, for at most --drain; the partitions are closed; exit status 0. A second signal ends"
+                    " the process at once with status 130; nothing that was acknowledged is lost."
                 ),
                 (
-                    "SIGHUP: the configuration is read anew. Certificates (for new connections) and the other settings that"
-                    " SETTINGS marks as read anew change; the log says what changed and what needs a restart. If anything is"
-                    " wrong with the new configuration, all of the old one stays."
+                    "SIGHUP: the configuration is reloaded. Certificates (for new connections) and the settings that"
+                    " SETTINGS marks as read anew change; the log says what changed and what needs a restart. If"
+                    " anything in the new configuration is invalid, the old one stays in force as a whole."
                 ),
             ),
         ),
@@ -114,18 +115,19 @@ MANUAL = Manual(
             "SECURITY",
             (
                 (
-                    "The protocol has no users: whoever may connect may read, write and delete. Beyond this machine, give a"
-                    " trust store; then every client has to show a certificate. Without one a warning says so. Without TLS"
-                    " (--plaintext) an address beyond this machine is refused unless --insecure is said as well. HTTP is"
-                    " never encrypted and changes nothing."
+                    "The protocol has no users: every client that can connect may read, write and delete. To serve"
+                    " other machines, give a trust store: then every client must show a certificate. Without a trust"
+                    " store a warning is given. Without TLS (--plaintext) an address beyond this machine is refused"
+                    " unless --insecure is given as well. HTTP is never encrypted and changes nothing."
                 ),
                 (
-                    "Key stores are JKS, PKCS12 or PEM; the store tells which of the first two it is. A certificate that is"
-                    " made at start is kept in memory only."
+                    "Key stores are JKS, PKCS12 or PEM; JKS and PKCS12 are recognized from the file. A certificate"
+                    " that is made at start is kept in memory only."
                 ),
                 (
-                    "A password on the command line can be read by every user of the machine: give its file"
-                    " (--key-store-password-file, --trust-store-password-file, --key-password-file) or set its variable."
+                    "A password on the command line can be read by every user of the machine. Give a file instead"
+                    " (--key-store-password-file, --trust-store-password-file, --key-password-file), or set the"
+                    " variable."
                 ),
             ),
         ),
@@ -133,8 +135,9 @@ MANUAL = Manual(
             "READY FILE AND SERVICE MANAGERS",
             (
                 (
-                    "--ready-file is written, by rename, once all ports answer, and removed at exit. With ports of 0 it tells"
-                    " which ones they are. A file that a killed node left behind is removed by the next start."
+                    "--ready-file is written, by rename, once all ports answer, and removed at exit. For ports given"
+                    " as 0 it contains the actual numbers. The next start removes a file that a killed node left"
+                    " behind."
                 ),
                 (
                     "Under systemd (Type=notify or notify-reload) readiness, reloading, stopping and the watchdog are"

@@ -28,19 +28,19 @@ MANUAL = Manual(
     summary="Set session, marks, assignment or availability of a partition, offline",
     description=(
         (
-            "Sets what is named and leaves the rest; records are never touched. -1 is the format's own word for none. What"
-            " falls takes back what somebody was promised, so a lower session or mark needs --allow-data-loss, and so does a"
-            " local low-water mark above the last transaction that is here. For a node that runs there is waltzctl node."
+            "Sets the given values and leaves the rest; records are never touched. -1 is the format's own value for"
+            " none. A lower session or mark withdraws what was acknowledged, so it needs --allow-data-loss; so does a"
+            " local low-water mark above the last transaction here. For a running node use waltzctl node."
         ),
         (
-            "--unassigned keeps session, marks and files, so that --assigned goes on where it was: in the released layout the"
-            " flag changes, in the documented one the partition's directory moves to .waltzctl/unassigned and back. A"
-            " partition that has no files begins empty. --unavailable switches reading and writing off."
+            "--unassigned keeps session, marks and files, so that --assigned continues with them: in the released"
+            " layout the flag changes, in the documented one the partition's directory moves to .waltzctl/unassigned"
+            " and back. A partition without files begins empty. --unavailable switches reading and writing off."
         ),
     ),
     examples=(
         Example("waltzctl set-partition /data/waltz --partition 3 --unassigned --dry-run", "Show what would change."),
-        Example("waltzctl set-partition /data/waltz --partition 3 --session-id 12", "Do it, after typing 3."),
+        Example("waltzctl set-partition /data/waltz --partition 3 --session-id 12", "Apply it, after typing 3."),
         Example(
             "waltzctl set-partition /data/waltz --partition 3 --local-low-water-mark 81236 --allow-data-loss --yes",
             "Lower a mark, in a script.",
@@ -53,9 +53,10 @@ MANUAL = Manual(
             "SESSIONS",
             (
                 (
-                    "A node of this program keeps the highest session that it let in in .waltzctl/sessions as well, and the"
-                    " larger of both holds. A session below that is refused; with --allow-data-loss the fence falls with it, and"
-                    " a server that was replaced long ago may write again."
+                    "A node of waltzctl also keeps the highest accepted session in .waltzctl/sessions, as a fence; the"
+                    " larger of this and the control file's session is in force. A session below the fence is refused;"
+                    " with --allow-data-loss the fence is lowered too, and a server that was replaced long ago may"
+                    " write again."
                 ),
             ),
         ),
@@ -69,10 +70,14 @@ def run(
     partition: OnePartitionOption,
     session_id: Annotated[int | None, typer.Option("--session-id", metavar="N", min=-1, help="The session.")] = None,
     low_water_mark: Annotated[
-        int | None, typer.Option("--low-water-mark", metavar="T", min=-1, help="Up to where the cluster holds it.")
+        int | None,
+        typer.Option(
+            "--low-water-mark", metavar="T", min=-1, help="The cluster's high-water mark when the session began."
+        ),
     ] = None,
     local_low_water_mark: Annotated[
-        int | None, typer.Option("--local-low-water-mark", metavar="T", min=-1, help="Up to where it is durable here.")
+        int | None,
+        typer.Option("--local-low-water-mark", metavar="T", min=-1, help="Last transaction that is durable here."),
     ] = None,
     assigned: Annotated[
         bool | None, typer.Option("--assigned/--unassigned", help="Whether it belongs to this node.")
@@ -81,7 +86,10 @@ def run(
         bool | None, typer.Option("--available/--unavailable", help="Whether it may be read and written.")
     ] = None,
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Also lower a session or mark, or promise what is not here.")
+        bool,
+        typer.Option(
+            "--allow-data-loss", help="Also lower a session or mark, or raise a mark above the last transaction here."
+        ),
     ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

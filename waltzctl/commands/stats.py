@@ -34,22 +34,20 @@ MANUAL = Manual(
     summary="Count records by partition, client, size, time and id",
     description=(
         (
-            "PATH is a storage directory, a partition directory, or one .seg or .idx file; several may be given. Counts every"
-            " intact record: transactions and bytes of each partition, client, size class and header value, over time and over"
-            " transaction ids, and what is missing. Nothing is locked or changed."
+            "PATH is a storage directory, a partition directory, or one .seg or .idx file; several may be given."
+            " Counts every intact record: transactions and bytes by partition, client, size class and header value,"
+            " over time and over transaction ids, and lists what is missing. Nothing is locked or changed."
         ),
+        ("Damage is a finding, as in dump, and a gap; counting continues after it, and the exit status reports it."),
         (
-            "A damaged place is a finding, as in dump, and a gap, and never ends the counting; the exit status tells that"
-            " there was one."
-        ),
-        (
-            "Records carry no time. Each was written between the creation of its segment and that of the next one, and the"
-            " series over time are estimates from that; see TIME in the manual page. Series over transaction ids are exact."
+            "Records carry no time. Each was written between the creation of its segment and that of the next one;"
+            " series over time are estimates from these times (see TIME in the manual page). Series over transaction"
+            " ids are exact."
         ),
     ),
     examples=(
         Example("waltzctl stats /data/waltz", "Everything, as text with histograms."),
-        Example("waltzctl stats /data/waltz --html stats.html", "The same as one page with plots."),
+        Example("waltzctl stats /data/waltz --html stats.html", "The same, as one page with plots."),
         Example("waltzctl stats /data/waltz --partition 0-3 --top 50 --bucket 1h", "Four partitions, hour by hour."),
         Example(
             "waltzctl stats /data/waltz --format ndjson | jq -c 'select(.type==\"stats-gap\")'", "What is missing."
@@ -72,22 +70,22 @@ MANUAL = Manual(
             "TIME",
             (
                 (
-                    "A segment's header says when the segment was created, and nodes create the next one when the first record"
-                    " comes that no longer goes here. So a record was written between the creation of its segment and that of"
-                    " the next one; for the last segment the later moment is the last change of the file, which copying a file"
-                    " may set. Inside that interval a record is placed by where it stands in the file, as if bytes had arrived"
-                    " evenly: what happened at rest or in a burst within one segment cannot be seen. Where a segment is"
-                    " missing, the one in front of it seems to have taken longer."
+                    "A segment's header has the creation time of the segment, and nodes create the next segment with"
+                    " the first record that does not fit. So a record was written between the creation of its segment"
+                    " and that of the next one; for the last segment the end is the file's modification time, which"
+                    " copying may change. Within this interval a record's time is interpolated from its offset, as if"
+                    " bytes had arrived evenly: pauses and bursts within one segment are invisible. If a segment is"
+                    " missing, the previous one appears to have taken longer."
                 ),
                 (
-                    "Where these times cannot be true (a creation time that is none, a next segment that is older, a damaged"
-                    " header) the segment's records are in no series over time; they are listed with the reason and count"
-                    " everywhere else. Rates of a partition are those of the segments whose times are known."
+                    "If these times are impossible (an invalid creation time, a next segment that is older, a damaged"
+                    " header), the segment's records are in no series over time; they are listed with the reason, and"
+                    " count everywhere else. Rates of a partition use only the segments whose times are known."
                 ),
                 (
-                    "Buckets of time are aligned to the calendar of UTC; --bucket auto takes the narrowest of a fixed row of"
-                    " widths that needs at most 100. A width of your own that would need more than 10,000 is made ten times as"
-                    " wide, and again; the summary says which was used."
+                    "Time buckets are aligned to the calendar of UTC; --bucket auto uses the narrowest of a fixed list"
+                    " of widths that needs at most 100 buckets. A width that needs more than 10,000 buckets is"
+                    " multiplied by ten until it fits; the summary gives the width that was used."
                 ),
             ),
         ),
@@ -95,17 +93,16 @@ MANUAL = Manual(
             "EXACTNESS",
             (
                 (
-                    "Counts of records, bytes, ids and gaps are exact. Bytes are those that records take on disk, 40 and the"
-                    " data each. A gap is a range of ids that no record has between two that are there, or of a whole partition"
-                    " in front of the first one or behind the last one, as far as they are known to have been here; it"
-                    " names the finding that it comes from. Several paths add up, also when"
-                    " they are replicas of each other; the same file counts once."
+                    "Counts of records, bytes, ids and gaps are exact. Bytes are the sizes of records on disk: 40 plus"
+                    " the data. A gap is a range of missing ids between two records, or before the first or after the"
+                    " last record of a partition if they are known to have existed; it names its finding. Several"
+                    " paths are added up, even if they are replicas of each other; the same file counts once."
                 ),
                 (
-                    "Clients are told apart exactly while there are up to 1,048,576 pairs of client and partition (for their"
-                    " series over time: of client and bucket), header values up to 65,536. Beyond that those with the fewest"
-                    " records and bytes are let go as counting goes"
-                    " on; the output then says how much any one may have more than it shows."
+                    "Counts per client are exact for up to 1,048,576 pairs of client and partition (in their series"
+                    " over time: of client and bucket), and counts per header value for up to 65,536 values. Beyond"
+                    " that the entries with the fewest records and bytes are dropped during counting; the output then"
+                    " gives the maximum error of a count."
                 ),
             ),
         ),
@@ -120,13 +117,15 @@ def run(
         list[str],
         typer.Argument(metavar="PATH...", help="Storage or partition directories, or files.", show_default=False),
     ],
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=10_000, help="Name so many clients.")] = 10,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=10_000, help="Show this many clients.")] = 10,
     bucket: Annotated[
-        str, typer.Option("--bucket", metavar="TIME", help="Width of a bucket of time, for instance 1h; or auto.")
+        str, typer.Option("--bucket", metavar="TIME", help="Width of a time bucket, for instance 1h; or auto.")
     ] = "auto",
     html: Annotated[
         str | None,
-        typer.Option("--html", metavar="FILE", help="Write a page with plots there; FILE appears once it is whole."),
+        typer.Option(
+            "--html", metavar="FILE", help="Write a page with plots to FILE, which appears when it is complete."
+        ),
     ] = None,
     partition: PartitionsOption = None,
     output_format: FormatOption = None,

@@ -28,24 +28,25 @@ if TYPE_CHECKING:
 
 MANUAL = Manual(
     name="status",
-    summary="Show what a storage directory holds and how it is",
+    summary="Show the content and health of a storage directory",
     description=(
         (
             "Cluster key, layout and lock, then one line for each partition: health, whether it is readable and writable,"
             " session, low-water marks, segments, bytes, transactions, time of the last write."
         ),
         (
-            "waltz://HOST:PORT, the address of a node's admin port, shows what the node tells of itself; what it does not tell,"
-            " health included, is null or a minus sign."
+            "waltz://HOST:PORT, the address of a node's admin port, shows what the node reports; unknown values,"
+            " including health, are null or a minus sign."
         ),
         (
-            "Health is told from structure: control file, headers, indexes and the ends of segments. It is quick because it"
-            " reads little; only verify reads every record. Nothing is locked or changed, and a running node does not matter."
+            "Health is judged from structure: control file, headers, indexes and the ends of segments. It is fast"
+            " because it reads little; only verify reads every record. Nothing is locked or changed, and a node may be"
+            " running."
         ),
     ),
     examples=(
         Example("waltzctl status /data/waltz", "The whole directory."),
-        Example("waltzctl status /data/waltz --partition 0-3", "Four partitions of it."),
+        Example("waltzctl status /data/waltz --partition 0-3", "Four partitions."),
         Example(
             "waltzctl status /data/waltz --format json | jq '.partitions[] | select(.health != \"ok\")'",
             "Which partitions need attention?",
@@ -59,9 +60,9 @@ MANUAL = Manual(
             "MARKS",
             (
                 (
-                    "MARK is the low-water mark: the partition's high-water mark when the session was started. LOCAL is the"
-                    " local low-water mark: the last transaction of this node at that time; everything up to it is"
-                    " acknowledged. -1 is the format's own value for none."
+                    "MARK is the low-water mark: the partition's high-water mark when the session was started. LOCAL"
+                    " is the local low-water mark: the last transaction of this node at that time; everything up to it"
+                    " is acknowledged. -1 is the format's own value for none."
                 ),
             ),
         ),

@@ -28,17 +28,17 @@ MANUAL = Manual(
     summary="Cut the end of a partition after a transaction",
     description=(
         (
-            "Keeps the transaction given with --after and everything before it. What stands behind it goes, also behind the last"
-            " transaction: damage, transactions that are repeated, an index whose data is lost. Cutting at or below the local"
-            " low-water mark, where transactions are known to be acknowledged, needs --allow-data-loss as well; the mark then"
-            " falls with them, and the partition is a replica that is behind. What is cut is kept in the quarantine; undo"
-            " brings it back."
+            "Keeps the transaction given with --after and everything before it. Everything after it is removed,"
+            " including what follows the last valid transaction: damage, repeated transactions, an index without data."
+            " Cutting at or below the local low-water mark, where transactions are known to be acknowledged, also"
+            " needs --allow-data-loss; the mark is then lowered, and the partition is a replica that is behind."
+            " Removed bytes are kept in the quarantine; undo restores them."
         ),
     ),
     examples=(
-        Example("waltzctl truncate /data/waltz --partition 3 --after 81236 --dry-run", "Show what would go."),
-        Example("waltzctl truncate /data/waltz --partition 3 --after 81236", "Do it, after typing 3."),
-        Example("waltzctl truncate /data/waltz --partition 3 --after 81236 --yes", "Do it in a script."),
+        Example("waltzctl truncate /data/waltz --partition 3 --after 81236 --dry-run", "Show what would be removed."),
+        Example("waltzctl truncate /data/waltz --partition 3 --after 81236", "Apply it, after typing 3."),
+        Example("waltzctl truncate /data/waltz --partition 3 --after 81236 --yes", "Apply it in a script."),
     ),
     statuses=STATUSES,
     objects=("plan", "result"),

@@ -24,41 +24,43 @@ if TYPE_CHECKING:
 
 MANUAL = Manual(
     name="undo",
-    summary="Take a repair back, byte for byte",
+    summary="Revert a repair, byte for byte",
     description=(
         (
-            "truncate, rebuild-index, recover, convert, set-partition and append keep everything that they remove or replace in a"
-            " quarantine inside the storage directory. undo brings it back: the latest repair, or the one named by ID. A repair"
-            " that was interrupted is taken back first."
+            "truncate, rebuild-index, recover, convert, set-partition and append keep everything that they remove or"
+            " replace in a quarantine inside the storage directory. undo restores it: of the latest repair, or of the"
+            " repair named by ID. An interrupted repair is reverted first."
         ),
         (
-            "Files that changed after the repair are never overwritten. Each partition is judged as it will be, files that came"
-            " since included: where they would overlap with what comes back or not join it, or where a session began from the"
-            " end that the repair had left, undo refuses (13), names them and changes nothing. With --allow-data-loss they are"
-            " set aside first, with session and marks as the repair had left them, as a repair of its own."
+            "Files that changed after the repair are never overwritten. Each partition is checked as it would be after"
+            " the undo, with files that were added since. undo refuses (13), names the files and changes nothing if"
+            " such files would overlap with the restored ones or not join them, or if a session began from the end"
+            " that the repair had left. With --allow-data-loss these files, and session and marks as the repair had"
+            " left them, are first set aside as a repair of its own."
         ),
         (
-            "Afterwards the partitions concerned are verified again, under the lock, and the exit status is verify's: with the"
-            " files comes back the damage that the repair was for (3, 4). A session or mark that falls is said on stderr."
+            "Afterwards the affected partitions are verified, under the lock, and the exit status is that of verify:"
+            " with the files the damage that was repaired comes back (3, 4). A session or mark that is lowered is"
+            " reported on stderr."
         ),
         (
-            "PATH may be a page store, as pages recover leaves it: the repair is taken back as long as the store was not opened"
-            " for writing since (13). --prune gives up what it kept."
+            "PATH may be a page store after pages recover: the repair is reverted unless the store has been opened for"
+            " writing since (13). --prune deletes what it kept."
         ),
-        ("PATH may be a partition's directory: the repair is then the latest one that touched that partition."),
+        ("PATH may be a partition's directory: the repair is then the latest one that changed this partition."),
         (
-            "--prune gives up what repairs kept that are older than --older-than: their copies go, and with them the way back. A"
-            " repair that was interrupted is never touched, nor one that an older repair of the same files, which stays, is taken"
-            " back behind."
+            "--prune deletes the kept copies of repairs older than --older-than; these repairs can then not be undone."
+            " It refuses while a repair is interrupted. A repair stays if an older repair of the same files stays,"
+            " because undo needs both."
         ),
     ),
     examples=(
-        Example("waltzctl undo /data/waltz --list", "What was kept, latest last?"),
-        Example("waltzctl undo /data/waltz", "Take the latest repair back, after typing its partition's number."),
-        Example("waltzctl undo /data/waltz 20260314T151617Z-recover --yes", "Take that one back, in a script."),
+        Example("waltzctl undo /data/waltz --list", "List what was kept, latest last."),
+        Example("waltzctl undo /data/waltz", "Revert the latest repair, after typing its partition's number."),
+        Example("waltzctl undo /data/waltz 20260314T151617Z-recover --yes", "Revert this repair, in a script."),
         Example(
             "waltzctl undo /data/waltz --prune --older-than 30d --keep 3 --yes",
-            "Give up what repairs kept a month ago and earlier, but not the latest three.",
+            "Delete what repairs kept 30 days ago and earlier, except for the latest three.",
         ),
     ),
     statuses=(
@@ -80,7 +82,7 @@ MANUAL = Manual(
                 ".waltzctl/quarantine/ID/manifest.json: each file's size, time and SHA-256 before and after the repair.",
                 ".waltzctl/quarantine/ID/old-N, range-N: the kept bytes.",
                 ".waltzctl/journal.jsonl: a line for every repair, every undo and every repair that was pruned.",
-                "Of a pruned repair the manifest stays, so that --list still names it.",
+                "The manifest of a pruned repair stays, so that --list still names it.",
             ),
         ),
     ),
@@ -90,23 +92,27 @@ MANUAL = Manual(
 def run(
     path: StorageArgument,
     entry_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The repair to take back; the latest unless given.")
+        str | None, typer.Argument(metavar="ID", help="The repair to revert; default: the latest.")
     ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="List what can be taken back, and change nothing.")] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Give up what old repairs kept; needs --older-than.")] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the repairs that can be reverted, and change nothing.")
+    ] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete what old repairs kept; needs --older-than.")] = False,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="TIME", help="With --prune: only repairs so old, for instance 30d."),
+        typer.Option(
+            "--older-than", metavar="TIME", help="With --prune: only repairs at least this old, for instance 30d."
+        ),
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="N", min=0, help="With --prune: the latest N stay, whatever their age."),
+        typer.Option("--keep", metavar="N", min=0, help="With --prune: keep the latest N, whatever their age."),
     ] = None,
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Set aside what was written since and stands in the way.")
+        bool, typer.Option("--allow-data-loss", help="First set aside conflicting files written since.")
     ] = False,
     yes: YesOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done and change nothing.")] = False,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,

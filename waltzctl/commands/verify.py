@@ -52,18 +52,20 @@ MANUAL = Manual(
     summary="Check storage directories or files, and change nothing",
     description=(
         (
-            "PATH is a storage directory, a partition directory, or one .ctl, .seg or .idx file; several may be given. Checks"
-            " every header, every record with both of its checksums, and what control file, segments and indexes say of each"
-            " other. Opens read-only, takes no lock, and works on a directory that a running node is writing: a growing tail is"
-            " not damage."
+            "PATH is a storage directory, a partition directory, or one .ctl, .seg or .idx file; several may be given."
+            " Checks every header, both checksums of every record, and whether control file, segments and indexes"
+            " agree. Opens read-only, takes no lock, and works on a directory that a running node is writing: a"
+            " growing tail is not damage."
         ),
         (
-            "waltz://HOST:PORT, the address of a node's admin port, reads every record of its partitions through the port: data"
-            " checksums, the sequence of ids, and marks are checked; files, indexes and record checksums are not seen."
+            "waltz://HOST:PORT, the address of a node's admin port, reads every record of the node's partitions"
+            " through the port. It checks data checksums, the sequence of ids, and marks, but not files, indexes and"
+            " record checksums."
         ),
         (
-            "Each finding has a stable code, a severity (damage: data is lost or doubtful; repairable: nothing is lost; note),"
-            " its place, one sentence and, where there is one, the command that mends it. The exit status tells the worst."
+            "Each finding has a stable code, a severity (damage: data is lost or doubtful; repairable: nothing is"
+            " lost; note), its place, one sentence and, if there is one, the command that repairs it. The exit status"
+            " is that of the worst finding."
         ),
     ),
     examples=(
@@ -72,24 +74,27 @@ MANUAL = Manual(
         Example("waltzctl verify /data/waltz/3/0000000000000081237.seg", "One segment and its index."),
         Example(
             "waltzctl verify /data/waltz --max-duration 2h --resume /var/tmp/waltz.resume",
-            "A part each night; finished segments are remembered.",
+            "A part each night; completed segments are remembered.",
         ),
         Example(
             "waltzctl verify /data/waltz --manifest waltz.manifest --manifest-key key.pem",
-            "Write down what every file holds, signed.",
+            "Write a signed manifest of all files.",
         ),
         Example(
             "waltzctl verify /mnt/copy --manifest waltz.manifest --manifest-key key.pub",
-            "Does a copy hold the very same?",
+            "Is a copy identical?",
         ),
         Example("waltzctl verify /data/waltz --format ndjson | jq -r '.code // empty'", "For scripts."),
         Example(
-            "waltzctl verify s3://backup/node-1 --engine spark --master spark://head:7077", "Terabytes, by a cluster."
+            "waltzctl verify s3://backup/node-1 --engine spark --master spark://head:7077", "Terabytes, on a cluster."
         ),
         Example(
             "waltzctl verify /data/waltz --for released", "Would release 0.13.2 start on it, and what would it drop?"
         ),
-        Example("waltzctl verify waltz://127.0.0.1:55281 --limit-rate 20MiB", "A running node, from outside, gently."),
+        Example(
+            "waltzctl verify waltz://127.0.0.1:55281 --limit-rate 20MiB",
+            ("A running node, through its port, at a limited rate."),
+        ),
     ),
     statuses=(*INSPECTING[:-1], ExitStatus.MISMATCH, ExitStatus.REFUSED, ExitStatus.INTERRUPTED),
     objects=("finding", "verify-summary", "manifest"),
@@ -98,15 +103,15 @@ MANUAL = Manual(
             "COST",
             (
                 (
-                    "Every byte is read once, as fast as the disk gives it, in bounded memory, with all processors. --quick"
-                    " reads headers and indexes and both ends of each segment. --sample 10% reads a tenth of the data, a"
-                    " different tenth each time. --limit-rate bounds what is read in a second."
+                    "Every byte is read once, as fast as the disk allows, in bounded memory, with all processors."
+                    " --quick reads headers and indexes and both ends of each segment. --sample 10% reads a tenth of"
+                    " the data, a different tenth each time. --limit-rate limits the bytes that are read per second."
                 ),
                 (
-                    "When --max-duration is over or Ctrl-C is pressed, the summary of what was checked so far is shown with"
-                    " complete = false, and INCOMPLETE stands where OK would. With --resume FILE the segments that were"
-                    " finished and have not changed since are passed over the next time, and a sample that was cut short is"
-                    " continued as the same one. FILE must not lie inside PATH."
+                    "When --max-duration is over or Ctrl-C is pressed, the summary of what was checked so far is shown"
+                    " with complete = false, and INCOMPLETE instead of OK. With --resume FILE the next run skips"
+                    " segments that were completed and have not changed since, and continues an interrupted sample."
+                    " FILE must not lie inside PATH."
                 ),
             ),
         ),
@@ -114,25 +119,26 @@ MANUAL = Manual(
             "MANIFEST",
             (
                 (
-                    "A manifest names every file of one storage directory with its size and SHA-256, and each partition's first"
-                    " and last transaction and marks. Where FILE does not exist it is written once the directory was found"
-                    " clean; where it exists the directory, which may lie anywhere, is compared with it. It is never"
-                    " overwritten: to make a new one, name another FILE. FILE must not lie inside PATH. Data files are hashed"
-                    " while they are checked; indexes and the control file are read once more. --quick, --sample, --partition"
-                    " and --resume leave something unread, so they are refused with it. A directory that a process holds gets"
-                    " no manifest (13); it may be compared with one."
+                    "A manifest names every file of one storage directory with its size and SHA-256, and each"
+                    " partition's first and last transaction and marks. If FILE does not exist, it is written after"
+                    " the directory was found clean. If it exists, the directory, which may be a copy elsewhere, is"
+                    " compared with it. FILE is never overwritten: to make a new manifest, name another FILE. FILE"
+                    " must not lie inside PATH. Data files are hashed while they are checked; indexes and the control"
+                    " file are read once more. --quick, --sample, --partition and --resume skip data, so they are"
+                    " refused with it. A directory that a process has locked gets no manifest (13); it can be compared"
+                    " with one."
                 ),
                 (
-                    "Files that are missing, changed or not in the manifest are damage (4). A directory that went on being"
-                    " written still matches if every file begins with the bytes that the manifest names: the last segment of a"
-                    " partition may be longer, later segments may have come, and marks may have risen. That is the note"
-                    " manifest-grown; the manifest does not vouch for what came later."
+                    "Files that are missing, changed or not in the manifest are damage (4). A directory with later"
+                    " appends still matches if every file begins with the bytes that the manifest names: the last"
+                    " segment of a partition may be longer, later segments may exist, and marks may be higher. This is"
+                    " the note manifest-grown; the manifest does not cover what was appended later."
                 ),
                 (
-                    "--manifest-key signs it with an Ed25519 private key, or checks that it was signed with the private half of a"
-                    " public one; the key is in PEM form (openssl genpkey -algorithm ed25519). Without the right signature the"
-                    " manifest proves nothing: damage, and nothing is compared. Of what is in .waltzctl only partitions that were"
-                    " put aside are named."
+                    "--manifest-key signs the manifest with an Ed25519 private key, or checks its signature with the"
+                    " public key; the key is in PEM form (openssl genpkey -algorithm ed25519). Without a valid"
+                    " signature the manifest proves nothing: this is damage, and nothing is compared. Of .waltzctl the"
+                    " manifest names only the unassigned partitions."
                 ),
             ),
         ),
@@ -140,9 +146,10 @@ MANUAL = Manual(
             "FOR A RELEASE",
             (
                 (
-                    "--for released goes through a start of release 0.13.2 on the directory without doing it, as a start changes"
-                    " files. released-refuses names what keeps the node from coming up, released-loses what it would cut off"
-                    " without a word, released-blocks what would stop it later. The summary's released_starts tells the answer."
+                    "--for released simulates a start of release 0.13.2 on the directory, because a real start changes"
+                    " files. released-refuses names what prevents the start, released-loses what the start would cut"
+                    " off silently, released-blocks what would stop appends later. The result is released_starts in"
+                    " the summary."
                 ),
             ),
         ),
@@ -175,18 +182,18 @@ def run(
         str | None, typer.Option("--max-duration", metavar="TIME", help="Stop after this time, for instance 30s or 2h.")
     ] = None,
     limit_rate: Annotated[
-        str | None, typer.Option("--limit-rate", metavar="RATE", help="Bytes a second at most, for instance 100MiB.")
+        str | None, typer.Option("--limit-rate", metavar="RATE", help="Bytes per second at most, for instance 100MiB.")
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", metavar="FILE", help="Remember finished segments there, and pass them over."),
+        typer.Option("--resume", metavar="FILE", help="Remember completed segments in FILE, and skip them."),
     ] = None,
     manifest: Annotated[
         str | None,
         typer.Option(
             "--manifest",
             metavar="FILE",
-            help="Compare with the hashes in FILE, or write them there if it does not exist.",
+            help="Compare with the hashes in FILE, or write them to FILE if it does not exist.",
         ),
     ] = None,
     manifest_key: Annotated[
@@ -196,7 +203,7 @@ def run(
         ),
     ] = None,
     release: Annotated[
-        Release | None, typer.Option("--for", help="Also say whether this release would start on the directory.")
+        Release | None, typer.Option("--for", help="Also check whether this release would start on the directory.")
     ] = None,
     partition: PartitionsOption = None,
     output_format: FormatOption = None,

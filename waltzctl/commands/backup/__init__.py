@@ -27,27 +27,31 @@ ACTIONS: tuple[ModuleType, ...] = (
 
 MANUAL = Manual(
     name="backup",
-    summary="Back storage directories up into a vault, and restore them",
+    summary="Back up storage directories into a vault, and restore them",
     description=(
         (
-            "A vault is a directory with any number of backups of any number of storage directories. What the vault has already"
-            " is not written again: records are cut into pieces at transaction ids, so that the same transactions in another"
-            " replica, or in other segments, are the same pieces. A file that did not change since the last backup of the same"
-            " directory is not read again."
+            "A vault is a directory with any number of backups of any number of storage directories. Content that the"
+            " vault already has is not written again: records are cut into pieces at transaction ids, so the same"
+            " transactions in another replica, or in other segments, give the same pieces. A file that did not change"
+            " since the last backup of the same directory is not read again."
         ),
         (
-            "list, show, dump, verify, restore and diff only read the vault, take no lock, and work beside a backup that is being"
-            " made. Every command that only reads storage directories, and --from of recover, read a backup without restoring"
-            " it: vault:VAULT::ID."
+            "list, show, dump, verify, restore and diff only read the vault, take no lock, and work while a backup is"
+            " being made. Commands that only read storage directories, and recover --from, read a backup without"
+            " restoring it: vault:VAULT::ID."
         ),
     ),
     examples=(
         Example("waltzctl backup init /backup/waltz --encrypt --password-file /etc/waltz/vault", "A new vault."),
-        Example("waltzctl backup create /backup/waltz /var/lib/waltz --tag nightly", "Also under a running node."),
-        Example("waltzctl backup list /backup/waltz", "What is in it?"),
-        Example("waltzctl backup restore /backup/waltz latest --to /var/lib/waltz-new", "Byte for byte as it was."),
+        Example("waltzctl backup create /backup/waltz /var/lib/waltz --tag nightly", "Also while a node runs on it."),
+        Example("waltzctl backup list /backup/waltz", "List the backups."),
         Example(
-            "waltzctl backup forget /backup/waltz --keep-daily 7 --keep-weekly 5 --prune --yes", "Keep what is needed."
+            "waltzctl backup restore /backup/waltz latest --to /var/lib/waltz-new",
+            ("Restore the latest backup, byte for byte."),
+        ),
+        Example(
+            "waltzctl backup forget /backup/waltz --keep-daily 7 --keep-weekly 5 --prune --yes",
+            ("Keep the newest of each of 7 days and 5 weeks; remove the rest."),
         ),
     ),
     statuses=tuple(sorted({*ExitStatus} - {ExitStatus.INTERNAL})),
@@ -73,21 +77,21 @@ MANUAL = Manual(
             "VAULTS",
             (
                 (
-                    "A backup is there whole or not at all: one that was killed leaves nothing, and room that the next one"
-                    " uses. While something is written to a vault nobody else can write to it (11); a process that dies holds"
-                    " nothing. A vault is a page store, and waltzctl pages shows what is in it."
+                    "A backup is complete or absent: a backup that was killed leaves only space that the next one"
+                    " reuses. Only one process at a time can write to a vault (11); the lock ends with the process. A"
+                    " vault is a page store: waltzctl pages shows its content."
                 ),
                 (
-                    "An encrypted vault is opened with the first line of the file of --password-file, or of the one that"
-                    " WALTZCTL_VAULT_PASSWORD_FILE names; reading vault:VAULT::ID takes the variable. A file that is no"
-                    " text is a key, all of it, 16 to 4096 bytes (head -c 32 /dev/urandom). Pages are encrypted with AES-256-GCM"
-                    " under a random key, which scrypt and the password protect. What a vault does not hide is how"
-                    " many pages it has, and how large they are."
+                    "The password of an encrypted vault is the first line of the file that --password-file or"
+                    " WALTZCTL_VAULT_PASSWORD_FILE names; vault:VAULT::ID uses the variable. A file that is not text"
+                    " is a key as a whole, 16 to 4096 bytes (head -c 32 /dev/urandom). Pages are encrypted with"
+                    " AES-256-GCM under a random key, which scrypt and the password protect. The number of pages and"
+                    " their sizes are not hidden."
                 ),
                 (
-                    "A vault that is damaged loses what the damaged pages held and nothing else: backup verify names it,"
-                    " restore of a backup that needs it says so (4), and backup repair takes it anew from a directory that"
-                    " has it. Heads of backups and lists of files are there twice."
+                    "If pages of a vault are damaged, only their content is lost: backup verify names them, restore of"
+                    " a backup that needs them reports it (4), and backup repair replaces them from a directory that"
+                    " has their content. Heads of backups and lists of files are stored twice."
                 ),
             ),
         ),

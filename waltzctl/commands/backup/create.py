@@ -33,25 +33,26 @@ if TYPE_CHECKING:
 MANUAL = Manual(
     name="create",
     page="backup",
-    summary="Back a storage directory up, or a node through its port",
+    summary="Back up a storage directory, or a node through its port",
     description=(
         (
-            "SOURCE is a storage directory, or the URL of one in an object store. A node may be running on it: of each partition"
-            " what is durable at one moment is backed up, and no mark in the backup is above what the backup holds. Everything in"
-            " the directory is taken, damage included, but the lock, and under a node files that are not whole yet; where there"
-            " is damage, status 5 and a sentence say so."
+            "SOURCE is a storage directory, or the URL of one in an object store. A node may be running on it: each"
+            " partition is backed up as it is durable at one moment, and no mark in the backup is above the last"
+            " transaction in the backup. Everything in the directory is included, damage too, except the lock and, if"
+            " a node is running, files that are not complete yet. If the source is damaged, a sentence and status 5"
+            " report it."
         ),
         (
-            "waltz://HOST:PORT, the address of a node's admin port, backs up the records of its partitions, with session and"
-            " marks, as they are at one moment; the node serves meanwhile. The same transactions become the same pieces as in a"
-            " backup of its directory. What the last backup of the same node holds, and no recovery can have taken back, is not"
-            " read again."
+            "waltz://HOST:PORT, the address of a node's admin port, backs up the records of its partitions, with"
+            " session and marks, as they are at one moment; the node keeps serving. The same transactions give the"
+            " same pieces as in a backup of its directory. Records that the last backup of the same node holds, and"
+            " that no recovery can have cut since, are not read again."
         ),
     ),
     examples=(
         Example("waltzctl backup create /backup/waltz /var/lib/waltz --tag nightly", "All partitions."),
-        Example("waltzctl backup create /backup/waltz /var/lib/waltz --partition 0-3", "Some of them."),
-        Example("waltzctl backup create /backup/waltz waltz://storage-1:55281", "Of a running node, from elsewhere."),
+        Example("waltzctl backup create /backup/waltz /var/lib/waltz --partition 0-3", "Only partitions 0 to 3."),
+        Example("waltzctl backup create /backup/waltz waltz://storage-1:55281", "A running node, over the network."),
     ),
     statuses=tuple(sorted({*WRITING, ExitStatus.MISMATCH})),
     objects=("backup",),
@@ -60,16 +61,17 @@ MANUAL = Manual(
             "THROUGH A PORT",
             (
                 (
-                    "A port shows records, sessions and marks, and no files. Restored, they are a directory of the released"
-                    " layout with segments that are closed beyond 1,000,000,000 bytes, each with its index; verify finds it"
-                    " clean where the node's records are. Not in it are the bytes of the node's own files, the fences of"
-                    " sessions, accepted losses and the quarantine. Partitions that the node does not have, or that"
-                    " --partition leaves out, are not assigned. Records that the node does not give out are missing (5)."
+                    "A port shows records, sessions and marks, but no files. A restore writes a directory of the"
+                    " released layout, with segments that are closed beyond 1,000,000,000 bytes, each with its index;"
+                    " verify finds it clean where the node's records are intact. The backup does not contain the bytes"
+                    " of the node's own files, the session fences, accepted losses or the quarantine. Partitions that"
+                    " the node does not have, or that --partition leaves out, are not assigned. Records that the node"
+                    " does not deliver are missing (5)."
                 ),
                 (
-                    "Headers need the cluster's key and number of partitions. Nodes of waltzctl tell them; of a released node"
-                    " --key and --partitions say them, or a backup of the same cluster that the vault has. The node compares"
-                    " them with its own in each case (12)."
+                    "Headers need the cluster's key and number of partitions. Nodes of waltzctl supply them; for a"
+                    " released node give --key and --partitions, unless the vault has a backup of the same cluster. In"
+                    " each case the node compares them with its own (12)."
                 ),
             ),
         ),
@@ -81,15 +83,17 @@ MANUAL = Manual(
 @with_connection
 def run(
     vault: VaultArgument,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="What is backed up.", show_default=False)],
-    tag: Annotated[str | None, typer.Option("--tag", metavar="T", help="A word to know it by.")] = None,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Storage directory, URL, or waltz://HOST:PORT.", show_default=False)
+    ],
+    tag: Annotated[str | None, typer.Option("--tag", metavar="T", help="A label for the backup.")] = None,
     partition: PartitionsOption = None,
     prometheus: Annotated[
         str | None,
-        typer.Option("--prometheus", metavar="FILE", help="Write figures for Prometheus' textfile collector."),
+        typer.Option("--prometheus", metavar="FILE", help="Write metrics for Prometheus' textfile collector."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="UUID", help="The cluster's key, for a node that does not tell it.")
+        str | None, typer.Option("--key", metavar="UUID", help="The cluster's key, for a node that does not supply it.")
     ] = None,
     partitions: Annotated[
         int | None,

@@ -18,12 +18,12 @@ MANUAL = Manual(
     summary="Show what changed between two backups",
     description=(
         (
-            "Partition by partition, without reading pages: which transactions each has, and how much of its content only one of"
-            " the two holds. The backups may be of two replicas. Which records differ shows waltzctl compare vault:VAULT::ID"
-            " vault:VAULT::ID."
+            "For each partition, without reading pages: the transactions in each backup, and how much content only one"
+            " of the two holds. The backups may be of two replicas. waltzctl compare vault:VAULT::ID vault:VAULT::ID"
+            " shows which records differ."
         ),
     ),
-    examples=(Example("waltzctl backup diff /backup/waltz 3f latest", "What came since."),),
+    examples=(Example("waltzctl backup diff /backup/waltz 3f latest", "Changes since backup 3f."),),
     statuses=LOOKING,
     objects=("backup-difference",),
 )
@@ -31,8 +31,8 @@ MANUAL = Manual(
 
 def run(
     vault: VaultArgument,
-    first: Annotated[str, typer.Argument(metavar="ID", help="A backup.", show_default=False)],
-    second: Annotated[str, typer.Argument(metavar="ID", help="Another one.", show_default=False)],
+    first: Annotated[str, typer.Argument(metavar="ID", help="The first backup.", show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="ID", help="The second backup.", show_default=False)],
     password_file: PasswordOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

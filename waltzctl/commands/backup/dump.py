@@ -15,15 +15,17 @@ MANUAL = Manual(
     summary="Show the records, segments, indexes or the control file of a backup",
     description=(
         (
-            "As waltzctl dump vault:VAULT::ID, with the password of the other actions: records unless --what says otherwise, in"
-            " the formats and forms of data that waltzctl-dump(1) explains. What was damaged when it was backed up is a finding"
-            " where it is, and so is what a damaged page of the vault has taken."
+            "Works as waltzctl dump vault:VAULT::ID, with --password-file as for the other actions: records unless"
+            " --what says otherwise, in the formats and forms of data that waltzctl-dump(1) explains. Damage that was"
+            " backed up, and records lost with a damaged page of the vault, appear as findings at their place."
         ),
-        "The pages that a vault is made of shows waltzctl pages dump VAULT.",
+        "waltzctl pages dump VAULT shows the pages of the vault.",
     ),
     examples=(
         Example("waltzctl backup dump /backup/waltz latest --partition 3 --reverse --limit 1", "The last record."),
-        Example("waltzctl backup dump /backup/waltz 3f20 --what control", "Sessions and marks as they were."),
+        Example(
+            "waltzctl backup dump /backup/waltz 3f20 --what control", "Sessions and marks at the time of the backup."
+        ),
         Example(
             "waltzctl backup dump /backup/waltz latest --format ndjson --data utf8 -o records.ndjson",
             "Everything, as text, into a file.",

@@ -22,15 +22,20 @@ MANUAL = Manual(
     summary="Remove backups from a vault",
     description=(
         (
-            "Which ones, their ids say, or rules: what any rule keeps is kept, and the others go. Backups of each source are"
-            " judged among themselves, and those of some partitions only with others of the same ones; --keep-daily 7 keeps"
-            " the newest of each of the last seven days that have one, in UTC."
+            "Give the ids of the backups to remove, or rules: a backup that any rule keeps stays, the others are"
+            " removed. Rules apply to each source separately, and to backups of the same partitions only. --keep-daily"
+            " 7 keeps the newest backup of each of the last seven days that have one, in UTC."
         ),
-        ("What other backups refer to stays in the vault. Room is given back by prune, or at once with --prune."),
+        (
+            "Content that other backups use stays in the vault. Space is released by backup prune, or at once with --prune."
+        ),
     ),
     examples=(
-        Example("waltzctl backup forget /backup/waltz 3f20", "One, after a question on a terminal."),
-        Example("waltzctl backup forget /backup/waltz --keep-daily 7 --keep-monthly 12 --dry-run", "What would go?"),
+        Example("waltzctl backup forget /backup/waltz 3f20", "Remove one backup, after confirmation on a terminal."),
+        Example(
+            "waltzctl backup forget /backup/waltz --keep-daily 7 --keep-monthly 12 --dry-run",
+            "Which backups would be removed?",
+        ),
     ),
     statuses=WRITING,
     objects=("plan", "result"),
@@ -39,8 +44,9 @@ MANUAL = Manual(
             "SAFETY",
             (
                 (
-                    "The plan is shown first. On a terminal it is done after yes has been typed; elsewhere it needs --yes."
-                    " --dry-run shows the plan and changes nothing. All of it is one batch. There is no undo."
+                    "The plan is shown first. On a terminal it is applied after yes has been typed; elsewhere it needs"
+                    " --yes. --dry-run shows the plan and changes nothing. All removals are one atomic batch. There is"
+                    " no undo."
                 ),
             ),
         ),
@@ -49,13 +55,13 @@ MANUAL = Manual(
 
 
 def _keep(period: str) -> object:
-    return typer.Option(f"--keep-{period}", metavar="N", min=0, help=f"Keep so many: {period}.")
+    return typer.Option(f"--keep-{period}", metavar="N", min=0, help=f"Number of backups to keep: {period}.")
 
 
 def run(
     vault: VaultArgument,
     backups: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="The backups that go.", show_default=False)
+        list[str] | None, typer.Argument(metavar="[ID]...", help="The backups to remove.", show_default=False)
     ] = None,
     keep_last: Annotated[int, _keep("last")] = 0,
     keep_hourly: Annotated[int, _keep("hourly")] = 0,
@@ -64,9 +70,9 @@ def run(
     keep_monthly: Annotated[int, _keep("monthly")] = 0,
     keep_yearly: Annotated[int, _keep("yearly")] = 0,
     keep_tag: Annotated[
-        list[str] | None, typer.Option("--keep-tag", metavar="T", help="Keep those with this tag (repeatable).")
+        list[str] | None, typer.Option("--keep-tag", metavar="T", help="Keep backups with this tag (repeatable).")
     ] = None,
-    prune: Annotated[bool, typer.Option("--prune", help="Give the room back as well.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Release their space as well.")] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     password_file: PasswordOption = None,

@@ -16,12 +16,12 @@ from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, passw
 MANUAL = Manual(
     name="init",
     page="backup",
-    summary="Make a vault",
+    summary="Create a vault",
     description=(
         (
-            "The directory must be empty or not there. --compression is zstd, with a level from 1 to 22 behind a colon (3), or"
-            " none. With --encrypt everything in it but its configuration is encrypted; whoever loses the password loses the"
-            " backups."
+            "The directory must be empty or must not exist. --compression is zstd, with an optional level from 1 to 22"
+            " after a colon (default 3), or none. With --encrypt everything in the vault except its configuration is"
+            " encrypted; without the password the backups are lost."
         ),
     ),
     examples=(
@@ -35,7 +35,7 @@ MANUAL = Manual(
 
 def run(
     vault: VaultArgument,
-    encrypt: Annotated[bool, typer.Option("--encrypt", help="Encrypt it; takes --password-file.")] = False,
+    encrypt: Annotated[bool, typer.Option("--encrypt", help="Encrypt the vault; needs --password-file.")] = False,
     compression: Annotated[
         str, typer.Option("--compression", metavar="zstd[:LEVEL]|none", help="How pages are compressed.")
     ] = "zstd",

@@ -15,8 +15,8 @@ MANUAL = Manual(
     summary="List the backups of a vault, the oldest first",
     description=(
         (
-            "A backup whose head cannot be read is shown as a finding behind the others, and so is damage of the vault's log,"
-            " with which backups may be lost."
+            "A backup whose head cannot be read is shown as a finding after the others. So is damage of the vault's"
+            " log, with which backups may be lost."
         ),
     ),
     examples=(Example("waltzctl backup list /backup/waltz --format ndjson", "For scripts."),),

@@ -12,11 +12,11 @@ from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, passw
 MANUAL = Manual(
     name="prune",
     page="backup",
-    summary="Give back the room of what no backup needs",
+    summary="Release space that no backup needs",
     description=(
         (
-            "Files of the vault that are mostly unused are emptied, every page being checked as it is moved, and cut or removed."
-            " Killed at any moment it has lost nothing. A damaged page stays where it is and is named."
+            "Empties files of the vault that are mostly unused, and cuts or removes them; every page is checked as it"
+            " is moved. A kill at any moment loses nothing. A damaged page stays where it is and is named."
         ),
     ),
     examples=(Example("waltzctl backup prune /backup/waltz", "After backups were forgotten."),),

@@ -17,16 +17,22 @@ from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, passw
 MANUAL = Manual(
     name="repair",
     page="backup",
-    summary="Take damaged pages of a vault anew from a directory",
+    summary="Replace damaged pages of a vault from a directory",
     description=(
         (
-            "Every page that a backup needs is read. What a damaged one held is looked for in DIR, records by their transaction"
-            " ids, so that any replica will do, and is taken only if it has the digest that the backup names. Heads of backups"
-            " and lists of files come from their second copies. Pages that cannot be mended stay as they are (5)."
+            "Reads every page that a backup needs. The content of a damaged page is searched in DIR, records by"
+            " transaction id, so any replica will do. It is used only if its digest is the one in the backup. Heads of"
+            " backups and lists of files are restored from their second copies. Pages that cannot be repaired stay as"
+            " they are (5)."
         ),
-        "A vault whose log is damaged is not opened for writing: waltzctl pages recover brings it back in place.",
+        "A vault whose log is damaged is not opened for writing: waltzctl pages recover repairs the log in place.",
     ),
-    examples=(Example("waltzctl backup repair /backup/waltz --from /var/lib/waltz", "From what was backed up."),),
+    examples=(
+        Example(
+            "waltzctl backup repair /backup/waltz --from /var/lib/waltz",
+            ("Repair from the directory that was backed up."),
+        ),
+    ),
     statuses=WRITING,
     objects=("vault-repaired",),
 )

@@ -26,27 +26,32 @@ from waltzctl.vault_options import WRITING, BackupArgument, PasswordOption, Vaul
 MANUAL = Manual(
     name="restore",
     page="backup",
-    summary="Make a storage directory of a backup",
+    summary="Restore a backup into a storage directory",
     description=(
         (
-            "The directory must be empty or not there; it is there whole or not at all, and is verified before it is called"
-            " restored. Without more it is byte for byte what was backed up, times of files included."
+            "The directory must be empty or must not exist. It appears only when it is complete, and is verified"
+            " before it is reported as restored. Without further options it is byte for byte the directory that was"
+            " backed up, including file times."
         ),
         (
-            "With --until P:T partition P ends with transaction T: what follows is left out, indexes end there, and marks in the"
-            " control file are no higher. With --for-rejoin every partition ends with the low-water mark of its last session, up"
-            " to which all replicas agree, and is in an earlier session, by which log servers know that it was restored: put in"
-            " place of a lost node's directory, recovery copies the rest. With --partition the others are left out and not"
-            " assigned; where the backup itself is one of some partitions, the latest one as well, standard error says so."
+            "With --until P:T partition P ends with transaction T: later records are left out, indexes end there, and"
+            " marks in the control file are no higher. With --for-rejoin every partition ends with the low-water mark"
+            " of its last session, up to which all replicas agree, and gets an earlier session, which tells log"
+            " servers that it was restored: used in place of a lost node's directory, it is completed by recovery."
+            " With --partition all other partitions are left out and not assigned. If the backup holds only some"
+            " partitions, standard error says so."
         ),
     ),
     examples=(
-        Example("waltzctl backup restore /backup/waltz latest --to /var/lib/waltz", "As it was."),
+        Example("waltzctl backup restore /backup/waltz latest --to /var/lib/waltz", "Restore the latest backup."),
         Example(
             "waltzctl backup restore /backup/waltz latest --to /var/lib/waltz --for-rejoin",
-            "A node's directory is lost.",
+            "Replace a lost node's directory.",
         ),
-        Example("waltzctl backup restore /backup/waltz 3f --to /tmp/then --until 2:41000", "Look at an earlier end."),
+        Example(
+            "waltzctl backup restore /backup/waltz 3f --to /tmp/then --until 2:41000",
+            ("Restore partition 2 up to an earlier transaction."),
+        ),
     ),
     statuses=WRITING,
     objects=("restored", "finding"),
@@ -61,7 +66,9 @@ def run(
         list[str] | None,
         typer.Option("--until", metavar="P:T", help="Partition P ends with transaction T (repeatable)."),
     ] = None,
-    for_rejoin: Annotated[bool, typer.Option("--for-rejoin", help="End where all replicas agree.")] = False,
+    for_rejoin: Annotated[
+        bool, typer.Option("--for-rejoin", help="End every partition where all replicas agree.")
+    ] = False,
     partition: PartitionsOption = None,
     password_file: PasswordOption = None,
     output_format: FormatOption = None,

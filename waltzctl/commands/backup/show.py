@@ -10,9 +10,9 @@ from waltzctl.vault_options import LOOKING, BackupArgument, PasswordOption, Vaul
 MANUAL = Manual(
     name="show",
     page="backup",
-    summary="Show one backup: its partitions, and what it took",
-    description=("What is in its files, the other commands show: waltzctl status vault:VAULT::ID, dump, stats.",),
-    examples=(Example("waltzctl backup show /backup/waltz latest", "The newest one."),),
+    summary="Show one backup: its partitions, and its time and size",
+    description=("Other commands show its content: waltzctl status vault:VAULT::ID, dump, stats.",),
+    examples=(Example("waltzctl backup show /backup/waltz latest", "The newest backup."),),
     statuses=LOOKING,
     objects=("backup",),
 )

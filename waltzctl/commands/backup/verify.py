@@ -21,14 +21,14 @@ MANUAL = Manual(
     summary="Check whether backups can be restored, and change nothing",
     description=(
         (
-            "Reads the vault's log and every page that a backup needs, and compares what is in it with its digest. A damaged page"
-            " is named once, and what it costs is named for each backup and partition. Whether what was backed up was clean,"
-            " tells waltzctl verify vault:VAULT::ID."
+            "Reads the vault's log and every page that a backup needs, and compares each page with its digest. A"
+            " damaged page is named once; what is lost with it is named for each backup and partition. waltzctl verify"
+            " vault:VAULT::ID tells whether the backed-up directory itself was clean."
         ),
     ),
     examples=(
         Example("waltzctl backup verify /backup/waltz", "Everything."),
-        Example("waltzctl backup verify /backup/waltz latest --sample 5%", "A part of the newest backup."),
+        Example("waltzctl backup verify /backup/waltz latest --sample 5%", "A sample of the newest backup."),
     ),
     statuses=tuple(sorted({*INSPECTING, ExitStatus.REFUSED})),
     objects=("finding", "verify-summary"),
@@ -38,9 +38,10 @@ MANUAL = Manual(
 def run(
     vault: VaultArgument,
     backup: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this backup.", show_default=False)] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Whether pages are there, without reading them.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Check that pages exist, without reading them.")] = False,
     sample: Annotated[
-        str | None, typer.Option("--sample", metavar="P%", help="Read so many of the pages, others each time.")
+        str | None,
+        typer.Option("--sample", metavar="P%", help="Read only this share of the pages, different ones each time."),
     ] = None,
     password_file: PasswordOption = None,
     output_format: FormatOption = None,

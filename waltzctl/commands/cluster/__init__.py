@@ -36,27 +36,30 @@ ACTIONS: tuple[ModuleType, ...] = (
 
 MANUAL = Manual(
     name="cluster",
-    summary="Look after a cluster: its metadata, storage nodes and log servers",
+    summary="Manage a cluster: its metadata, storage nodes and log servers",
     description=(
         (
-            "The metadata says which storage nodes hold which partition, which log server has it, and which replicas took part"
-            " in its last session. It is in ZooKeeper, as release 0.13.2 keeps it there, or in an embedded store: one file for"
-            " the processes of one machine. The options of the connection, and --metadata, may stand before or behind the action."
+            "The metadata says which storage nodes hold a replica of each partition, which log server serves it, and"
+            " which replicas took part in its last session. It is in ZooKeeper, in the format of release 0.13.2, or in"
+            " an embedded store: one file that the processes of one machine share. Connection options and --metadata"
+            " may stand before or after the action."
         ),
         (
-            "What looks (show, key, verify, connectivity) changes nothing. What changes something shows its plan first and wants"
-            " to be told yes."
+            "show, key, verify and connectivity change nothing. Actions that change something show a plan first and"
+            " need confirmation."
         ),
     ),
     examples=(
         Example("waltzctl cluster create --metadata /data/waltz.meta --name demo --partitions 4", "A new cluster."),
-        Example("waltzctl cluster show --metadata zk://zk1:2181,zk2:2181/waltz", "Who holds what?"),
-        Example("waltzctl cluster verify --metadata /data/waltz.meta", "Is everything as the metadata says?"),
+        Example("waltzctl cluster show --metadata zk://zk1:2181,zk2:2181/waltz", "Nodes, servers and partitions."),
+        Example("waltzctl cluster verify --metadata /data/waltz.meta", "Does the cluster match the metadata?"),
         Example(
             "waltzctl cluster assign 10.0.0.7:55280 --partition 0-3 --metadata zk://zk1:2181/waltz --yes",
-            "Give a storage node four partitions.",
+            "Assign four partitions to a storage node.",
         ),
-        Example("waltzctl cluster sync --metadata zk://zk1:2181/waltz --dry-run", "What would the nodes be told?"),
+        Example(
+            "waltzctl cluster sync --metadata zk://zk1:2181/waltz --dry-run", "What would be changed on the nodes?"
+        ),
     ),
     statuses=VERIFYING,
     objects=(
@@ -74,13 +77,14 @@ MANUAL = Manual(
             "METADATA",
             (
                 (
-                    "WHERE is zk://HOST:PORT,HOST:PORT/ROOT, or the path of an embedded store's file. WALTZCTL_METADATA says it"
-                    " for every command. Tools, servers and storage nodes of release 0.13.2 use the same nodes of ZooKeeper."
+                    "WHERE is zk://HOST:PORT,HOST:PORT/ROOT, or the path of an embedded store's file."
+                    " WALTZCTL_METADATA sets it for every command. Tools, servers and storage nodes of release 0.13.2"
+                    " use the same nodes of ZooKeeper."
                 ),
                 ZOOKEEPER_USER,
                 (
-                    "In an embedded store a process that died is no longer among the servers after half a second, one that hangs"
-                    " after 5 seconds. The file must lie on a disk of this machine, and is synced with every change."
+                    "In an embedded store a process that died leaves the list of servers after half a second, a"
+                    " process that hangs after 5 seconds. The file must be on a local disk; every change is synced."
                 ),
             ),
         ),

@@ -19,17 +19,16 @@ from waltzctl.repair_procedure import Switches
 MANUAL = Manual(
     name="add-node",
     page="cluster",
-    summary="Name a storage node in the metadata",
+    summary="Add a storage node to the metadata",
     description=(
         (
-            "The node gets no partition as yet: cluster assign or cluster auto-assign gives it some, and cluster sync tells"
-            " it. Its name is the address of its data port, by which log servers find it; nothing is asked of the node itself."
+            "The node gets no partition yet: cluster assign or cluster auto-assign assigns partitions, and cluster"
+            " sync applies the assignment to the node. The node's name is the address of its data port, which log"
+            " servers connect to; the node itself is not contacted."
         ),
     ),
     examples=(
-        Example(
-            "waltzctl cluster add-node 10.0.0.7:55280 --admin-port 55281 --group 1 --yes", "A node in the second group."
-        ),
+        Example("waltzctl cluster add-node 10.0.0.7:55280 --admin-port 55281 --group 1 --yes", "A node in group 1."),
     ),
     statuses=CHANGING,
     objects=("plan", "result"),
@@ -42,7 +41,7 @@ def run(
     node: NodeArgument,
     admin_port: Annotated[
         int | None,
-        typer.Option("--admin-port", metavar="A", min=1, max=65535, help="Its admin port; data port + 1 unless given."),
+        typer.Option("--admin-port", metavar="A", min=1, max=65535, help="Its admin port; default: data port + 1."),
     ] = None,
     group: Annotated[int, typer.Option("--group", metavar="G", min=0, max=MAX_GROUP, help="Its group.")] = 0,
     yes: YesOption = False,

@@ -18,16 +18,16 @@ from waltzctl.repair_procedure import Switches
 MANUAL = Manual(
     name="assign",
     page="cluster",
-    summary="Give partitions to a storage node",
+    summary="Assign partitions to a storage node",
     description=(
         (
-            "Writes to the metadata that the node holds a replica; log servers take notice at once, and bring it up to date"
-            " once the node was told by cluster sync."
+            "Writes to the metadata that the node holds replicas of the partitions. Log servers notice at once, and"
+            " bring the replicas up to date after cluster sync has applied the assignment to the node."
         ),
     ),
     examples=(
-        Example("waltzctl cluster assign 10.0.0.7:55280 --partition 0-3", "Four partitions more."),
-        Example("waltzctl cluster sync --yes", "Then tell the nodes."),
+        Example("waltzctl cluster assign 10.0.0.7:55280 --partition 0-3", "Assign four partitions."),
+        Example("waltzctl cluster sync --yes", "Then apply it to the nodes."),
     ),
     statuses=CHANGING,
     objects=("plan", "result"),

@@ -18,15 +18,15 @@ from waltzctl.repair_procedure import Switches
 MANUAL = Manual(
     name="auto-assign",
     page="cluster",
-    summary="Deal all partitions to the nodes of a group",
+    summary="Distribute all partitions over the nodes of a group",
     description=(
         (
-            "Each partition gets one replica in the group, dealt in turn. A group of which a node has partitions already is"
-            " refused."
+            "Each partition gets one replica in the group, in round-robin order. A group is refused if one of its"
+            " nodes already has partitions."
         ),
     ),
     examples=(
-        Example("waltzctl cluster auto-assign --group 0 --yes", "Every partition, once, over the nodes of group 0."),
+        Example("waltzctl cluster auto-assign --group 0 --yes", "Every partition once, over the nodes of group 0."),
     ),
     statuses=CHANGING,
     objects=("plan", "result"),

@@ -14,14 +14,14 @@ from waltzctl.options import FormatOption, QuietOption, VerboseOption
 MANUAL = Manual(
     name="connectivity",
     page="cluster",
-    summary="Ask who answers, and whom the log servers reach",
+    summary="Check which nodes and servers answer and reach each other",
     description=(
         (
-            "Connects to every storage node and every log server of the metadata, and asks each server which storage nodes it"
-            " reaches itself."
+            "Connects to every storage node and every log server in the metadata, and asks each log server which"
+            " storage nodes it can reach."
         ),
     ),
-    examples=(Example("waltzctl cluster connectivity --metadata /data/waltz.meta", "Before anything else."),),
+    examples=(Example("waltzctl cluster connectivity --metadata /data/waltz.meta", "A first check."),),
     statuses=VERIFYING,
     objects=("finding", "verify-summary"),
 )

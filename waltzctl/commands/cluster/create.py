@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 MANUAL = Manual(
     name="create",
     page="cluster",
-    summary="Make a new cluster's metadata",
+    summary="Create a new cluster's metadata",
     description=(
         (
-            "Writes everything that a cluster has at the beginning, in one transaction; storage nodes are named by cluster"
-            " add-node. Where there is something already, nothing is changed (13). create-cluster makes storage directories and"
-            " metadata in one go."
+            "Writes the initial metadata in one transaction; cluster add-node adds the storage nodes. If there is"
+            " metadata already, nothing is changed (13). create-cluster creates storage directories and metadata in"
+            " one step."
         ),
     ),
     examples=(
@@ -50,9 +50,7 @@ def run(
         ),
     ],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The cluster's name.")] = "waltz",
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="UUID", help="Cluster key; a new one unless given.")
-    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="UUID", help="Cluster key; default: a new one.")] = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,

@@ -21,12 +21,12 @@ MANUAL = Manual(
     summary="Delete a cluster's metadata",
     description=(
         (
-            "Without it nobody knows which replicas are up to date. Storage nodes keep what they hold. It is refused while a"
-            " log server is at work. Where there are more than 500 nodes of metadata it is several transactions; one that was"
-            " interrupted between them goes on when the command is given again."
+            "Without the metadata it is unknown which replicas are up to date. Storage nodes keep their files."
+            " Deletion is refused while a log server is running. More than 500 metadata nodes are deleted in"
+            " several transactions; run the command again to continue an interrupted deletion."
         ),
     ),
-    examples=(Example("waltzctl cluster delete --name demo", "Asks once more, on a terminal."),),
+    examples=(Example("waltzctl cluster delete --name demo", "Asks for confirmation on a terminal."),),
     statuses=CHANGING,
     objects=("plan", "result"),
     sections=(CLUSTER_SAFETY,),
@@ -36,7 +36,7 @@ MANUAL = Manual(
 def run(
     ctx: typer.Context,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Only if the cluster is called so.")
+        str | None, typer.Option("--name", metavar="NAME", help="Delete only if the cluster has this name.")
     ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

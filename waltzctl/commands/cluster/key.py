@@ -14,11 +14,11 @@ from waltzctl.options import FormatOption, QuietOption, VerboseOption
 MANUAL = Manual(
     name="key",
     page="cluster",
-    summary="Show the cluster's key alone",
+    summary="Show only the cluster's key",
     description=(
         (
-            "One line, and nothing else, also where the output is no terminal: the key that every storage node of the cluster"
-            " has. The release's tool prints an empty line and answers 0 where it finds none; this one fails."
+            "Prints one line, the key that all storage nodes of the cluster share, on a terminal and in a pipe alike."
+            " If there is no key, the command fails; the release's tool prints an empty line and exits 0."
         ),
     ),
     examples=(

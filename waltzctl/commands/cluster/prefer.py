@@ -18,8 +18,9 @@ MANUAL = Manual(
     summary="Let a log server prefer partitions",
     description=(
         (
-            "The server that is asked writes it into the metadata, where it stays while the server lives, and the partitions"
-            " move to it at once. If two servers prefer the same partition, the one with the smaller id has it."
+            "The server that is asked writes the preference into the metadata, where it stays while the server is"
+            " alive, and the partitions move to it at once. If two servers prefer the same partition, the server with"
+            " the smaller id gets it."
         ),
     ),
     examples=(Example("waltzctl cluster prefer 10.0.0.7:55180 --partition 0-3", "Four partitions."),),

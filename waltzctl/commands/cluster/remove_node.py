@@ -16,14 +16,14 @@ from waltzctl.repair_procedure import Switches
 MANUAL = Manual(
     name="remove-node",
     page="cluster",
-    summary="Forget a storage node without partitions",
+    summary="Remove a storage node without partitions from the metadata",
     description=(
         (
-            "The node itself is told nothing, and keeps its files. One that has partitions is refused: take them away first,"
-            " after other nodes got them."
+            "The node itself is not contacted and keeps its files. A node that has partitions is refused: first assign"
+            " them to other nodes, then unassign them here."
         ),
     ),
-    examples=(Example("waltzctl cluster remove-node 10.0.0.7:55280", "It was replaced by another."),),
+    examples=(Example("waltzctl cluster remove-node 10.0.0.7:55280", "After it was replaced by another node."),),
     statuses=CHANGING,
     objects=("plan", "result"),
     sections=(CLUSTER_SAFETY,),

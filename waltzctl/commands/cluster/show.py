@@ -14,7 +14,7 @@ from waltzctl.options import Format, FormatOption, QuietOption, VerboseOption
 MANUAL = Manual(
     name="show",
     page="cluster",
-    summary="Show what the metadata says",
+    summary="Show the metadata",
     description=(
         "Storage nodes with their partitions, log servers with theirs, and each partition's session and replicas.",
     ),

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 MANUAL = Manual(
     name="sync",
     page="cluster",
-    summary="Tell the storage nodes what the metadata says",
+    summary="Apply the metadata to the storage nodes",
     description=(
         (
-            "Asks every storage node what it holds, and plans what it is to be given and what is to be taken away, with the"
-            " session and marks that would be forgotten; files are kept. --only-add leaves out the second half. A node that does"
-            " not answer is named, and the others are told all the same; the exit status is 14 then."
+            "Asks every storage node for its partitions, and plans which ones to add and which to remove, with the"
+            " session and marks that removal would discard; files are kept. --only-add plans no removals. A node that"
+            " does not answer is named, the other nodes are changed, and the exit status is 14."
         ),
     ),
     examples=(
         Example("waltzctl cluster sync --metadata /data/waltz.meta --dry-run", "What would change?"),
-        Example("waltzctl cluster sync --metadata /data/waltz.meta --only-add --yes", "Take nothing away."),
+        Example("waltzctl cluster sync --metadata /data/waltz.meta --only-add --yes", "Remove no partitions."),
     ),
     statuses=LOOKING,
     objects=("plan", "result"),
@@ -43,9 +43,9 @@ MANUAL = Manual(
 
 def run(
     ctx: typer.Context,
-    only_add: Annotated[bool, typer.Option("--only-add", help="Take nothing away.")] = False,
+    only_add: Annotated[bool, typer.Option("--only-add", help="Remove no partitions.")] = False,
     node: Annotated[
-        list[str] | None, typer.Option("--node", metavar="HOST:PORT", help="Only this storage node; may be repeated.")
+        list[str] | None, typer.Option("--node", metavar="HOST:PORT", help="Only this storage node (repeatable).")
     ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

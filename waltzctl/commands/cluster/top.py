@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 MANUAL = Manual(
     name="top",
     page="cluster",
-    summary="Show how the cluster does, again and again",
+    summary="Show the state of the cluster continuously",
     description=(
         (
-            "For each partition its server, generation, session, high-water mark and rate, and how far each replica is behind;"
-            " where it has no session, which storage nodes are missing. A look asks each storage node and log server once, and"
-            " each partition's server for its mark. On a terminal it is a view that is drawn anew; elsewhere objects."
+            "For each partition its server, generation, session, high-water mark and rate, and how far each replica is"
+            " behind; if it has no session, the missing storage nodes. Each refresh asks every storage node and log"
+            " server once, and each partition's server for its high-water mark. On a terminal the view is redrawn;"
+            " elsewhere objects are printed."
         ),
     ),
     examples=(
         Example("waltzctl cluster top --metadata /data/waltz.meta", "A live view; Ctrl-C ends it."),
-        Example("waltzctl cluster top --metadata /data/waltz.meta --once --format json", "One look, for a script."),
+        Example("waltzctl cluster top --metadata /data/waltz.meta --once --format json", "One refresh, for a script."),
     ),
     statuses=LOOKING,
     objects=("cluster-top",),
@@ -52,8 +53,8 @@ MANUAL = Manual(
 
 def run(
     ctx: typer.Context,
-    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
-    interval: Annotated[str, typer.Option("--interval", metavar="TIME", help="Time between looks.")] = "2s",
+    once: Annotated[bool, typer.Option("--once", help="Refresh once.")] = False,
+    interval: Annotated[str, typer.Option("--interval", metavar="TIME", help="Time between refreshes.")] = "2s",
     partition: PartitionsOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

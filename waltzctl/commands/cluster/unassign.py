@@ -17,16 +17,17 @@ from waltzctl.repair_procedure import Switches
 MANUAL = Manual(
     name="unassign",
     page="cluster",
-    summary="Take partitions from a storage node",
+    summary="Unassign partitions from a storage node",
     description=(
         (
-            "Writes to the metadata that the node holds no replica; log servers go on with the others at once. The node keeps"
-            " its files until cluster sync tells it. Where fewer than a quorum of the last session's replicas would be left it"
-            " is refused, as recovery could wait for them for ever. The nodes that stay are asked: a replica that takes no"
-            " part, or has lost what it held, does not count; one whose node does not answer does."
+            "Writes to the metadata that the node holds no replica of the partitions; log servers continue with the"
+            " other replicas at once. The node keeps its files until cluster sync applies the change. If fewer than a"
+            " quorum of the last session's replicas would be left, it is refused, because recovery could wait for them"
+            " for ever. The remaining nodes are asked: a replica that is out of service, or has lost what it held,"
+            " does not count; a replica whose node does not answer counts."
         ),
     ),
-    examples=(Example("waltzctl cluster unassign 10.0.0.7:55280 --partition 0-3", "Four partitions fewer."),),
+    examples=(Example("waltzctl cluster unassign 10.0.0.7:55280 --partition 0-3", "Unassign four partitions."),),
     statuses=CHANGING,
     objects=("plan", "result"),
     sections=(CLUSTER_SAFETY,),

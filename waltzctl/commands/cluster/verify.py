@@ -17,11 +17,11 @@ MANUAL = Manual(
     summary="Compare the metadata with every node and server",
     description=(
         (
-            "Asks every storage node and every log server at the same time, and names what is not as the metadata says: nodes"
-            " that do not answer or hold other partitions, servers that serve others or have no session, partitions without a"
-            " server or without a quorum of replicas at work, replicas that are out of service, behind, or not in the last"
-            " session. Replicas that are behind are looked at again for up to two seconds. What the disks hold is for verify"
-            " and compare."
+            "Asks all storage nodes and log servers at the same time, and names every difference from the metadata:"
+            " nodes that do not answer or hold other partitions; servers that serve other partitions or have no"
+            " session; partitions without a server or without a quorum of replicas in service; replicas that are out"
+            " of service, behind, or not in the last session. Replicas that are behind are checked again for up to two"
+            " seconds. Use verify and compare to check the files on disk."
         ),
     ),
     examples=(

@@ -20,18 +20,23 @@ MANUAL = Manual(
     summary="Append to a cluster's log, and read it",
     description=(
         (
-            "Through the cluster's log servers, ours and those of release 0.13.2, which are found in its metadata. Connections"
-            " that break are made again, and partitions are followed when they move: nothing is appended or read twice. The"
-            " options of the connection, and --metadata, may stand before or behind the action."
+            "Works through the cluster's log servers, of waltzctl or of release 0.13.2, which are found in its"
+            " metadata. Broken connections are made again, and partitions are followed when they move to another"
+            " server: nothing is appended or read twice. Connection options and --metadata may stand before or after"
+            " the action."
         ),
     ),
     examples=(
         Example("seq 1000 | waltzctl log append --metadata /data/waltz.meta --partition 0", "A thousand transactions."),
         Example(
-            "waltzctl log tail --metadata /data/waltz.meta --follow --format ndjson", "All partitions, as they grow."
+            "waltzctl log tail --metadata /data/waltz.meta --follow --format ndjson",
+            ("All partitions, including new transactions."),
         ),
         Example("waltzctl log get --metadata /data/waltz.meta --partition 0 17 18", "Two transactions."),
-        Example("waltzctl log high-water-mark --metadata /data/waltz.meta", "How far is each partition?"),
+        Example(
+            "waltzctl log high-water-mark --metadata /data/waltz.meta",
+            ("The last committed transaction of each partition."),
+        ),
     ),
     statuses=STATUSES,
     objects=("log-record", "append-result", "high-water-mark", "log-trace", "log-validation", "log-load"),
@@ -40,8 +45,8 @@ MANUAL = Manual(
             "METADATA",
             (
                 (
-                    "WHERE is zk://HOST:PORT,HOST:PORT/ROOT, or the path of an embedded store's file. WALTZCTL_METADATA says it"
-                    " for every command."
+                    "WHERE is zk://HOST:PORT,HOST:PORT/ROOT, or the path of an embedded store's file."
+                    " WALTZCTL_METADATA sets it for every command."
                 ),
                 ZOOKEEPER_USER,
             ),

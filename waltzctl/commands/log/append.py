@@ -30,14 +30,15 @@ MANUAL = Manual(
     summary="Append transactions from standard input",
     description=(
         (
-            "Reads one transaction a line and appends them in the order of the lines, several under way at a time. Each is"
-            " committed when a quorum of the partition's storage nodes has made it durable. When a server dies, those that are"
-            " not decided are decided with the next one, and may then stand behind later lines; nothing is appended twice."
+            "Reads one transaction per line and appends them in the order of the lines, several in flight at a time. A"
+            " transaction is committed when a quorum of the partition's storage nodes has made it durable. If a log"
+            " server dies, its successor resolves the transactions in flight; these may then be placed after later"
+            " lines. Nothing is appended twice."
         ),
         (
-            "A line that cannot be a transaction ends the run: those before it are committed. append-result says how far it"
-            " came; its ids may have others between them when other clients append as well. A transaction of more than 128 MiB is"
-            " one that servers do not take."
+            "An invalid line ends the run: the transactions before it are committed. append-result gives the last"
+            " committed id; if other clients append as well, their ids may lie in between. Servers do not accept a"
+            " transaction of more than 128 MiB."
         ),
     ),
     examples=(
@@ -49,7 +50,7 @@ MANUAL = Manual(
         ),
         Example(
             "producer | waltzctl log append --metadata /data/waltz.meta --partition 0 --progress-ids",
-            "Print how far it is committed, as it rises.",
+            "Print the highest committed id whenever it rises.",
         ),
     ),
     statuses=STATUSES,
@@ -59,10 +60,11 @@ MANUAL = Manual(
             "INPUT",
             (
                 (
-                    "As for waltzctl append: lines, or ndjson with data, data_b64 or data_hex, and header. write_locks,"
-                    " read_locks and append_locks are lists of [name, id]. A transaction that finds one of its write or read"
-                    " locks written since is built again on what was seen by then, and waits its turn; a request_id is"
-                    " understood and not used, because the client numbers its own."
+                    "As for waltzctl append: lines, or ndjson with data, data_b64 or data_hex, and header."
+                    " write_locks, read_locks and append_locks are lists of [name, id]. If one of a transaction's"
+                    " write or read locks was written by another transaction meanwhile, the transaction is built again"
+                    " on the newer state, and queued again. A request_id is accepted and ignored, because the client"
+                    " numbers its own requests."
                 ),
             ),
         ),
@@ -75,10 +77,10 @@ def run(
     partition: OnePartitionOption,
     input_format: Annotated[InputFormat, typer.Option("--input-format", help="Form of the input.")] = InputFormat.LINES,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", metavar="N", min=1, max=100_000, help="Undecided transactions at a time.")
+        int, typer.Option("--in-flight", metavar="N", min=1, max=100_000, help="Transactions in flight at a time.")
     ] = 64,
     progress_ids: Annotated[
-        bool, typer.Option("--progress-ids", help="Print the highest id that is committed, whenever it rises.")
+        bool, typer.Option("--progress-ids", help="Print the highest committed id whenever it rises.")
     ] = False,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

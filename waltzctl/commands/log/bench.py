@@ -22,9 +22,9 @@ MANUAL = Manual(
     summary="Put load on a cluster and measure it",
     description=(
         (
-            "Appends as fast as --in-flight transactions at a time in each partition allow, and shows the rate and the"
-            " distribution of latencies, from the call until the transaction is committed. IT WRITES: what is appended stays."
-            " The load runs in one process on one processor."
+            "Appends with up to --in-flight transactions in flight in each partition, and shows the rate and the"
+            " distribution of latencies, from the call until the transaction is committed. IT WRITES: appended"
+            " transactions stay. The load runs in one process on one processor."
         ),
     ),
     examples=(
@@ -44,15 +44,15 @@ def run(
         str, typer.Option("--partition", metavar="RANGES", help="These partitions, for instance 0-3,7.")
     ] = "0",
     data_size: Annotated[
-        str, typer.Option("--data-size", metavar="SIZE", help="Data of a transaction, for instance 1KiB.")
+        str, typer.Option("--data-size", metavar="SIZE", help="Data size of a transaction, for instance 1KiB.")
     ] = "100",
     in_flight: Annotated[
         int,
-        typer.Option("--in-flight", metavar="N", min=1, max=100_000, help="Undecided at a time, in each partition."),
+        typer.Option("--in-flight", metavar="N", min=1, max=100_000, help="Transactions in flight in each partition."),
     ] = 16,
-    duration: Annotated[str, typer.Option("--duration", metavar="TIME", help="How long.")] = "5s",
+    duration: Annotated[str, typer.Option("--duration", metavar="TIME", help="Duration of the load.")] = "5s",
     lock_pool: Annotated[
-        int, typer.Option("--lock-pool", metavar="N", min=0, help="Take one of so many locks; 0: none.")
+        int, typer.Option("--lock-pool", metavar="N", min=0, help="Number of locks, one per transaction; 0: none.")
     ] = 0,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

@@ -24,8 +24,10 @@ MANUAL = Manual(
     name="get",
     page="log",
     summary="Show single transactions",
-    description=("They are shown in the order of their ids. One that is not committed is an error (13).",),
-    examples=(Example("waltzctl log get --metadata /data/waltz.meta --partition 0 17 18 --data utf8", "Two of them."),),
+    description=("Transactions are shown in the order of their ids. An id that is not committed is an error (13).",),
+    examples=(
+        Example("waltzctl log get --metadata /data/waltz.meta --partition 0 17 18 --data utf8", "Two transactions."),
+    ),
     statuses=STATUSES,
     objects=("log-record",),
 )

@@ -23,8 +23,10 @@ MANUAL = Manual(
     name="high-water-mark",
     page="log",
     summary="Show the last committed transaction of partitions",
-    description=("Asks the server of each; -1 where nothing was ever committed.",),
-    examples=(Example("waltzctl log high-water-mark --metadata /data/waltz.meta --partition 0-3", "Of four of them."),),
+    description=("Asks the server of each partition; -1 if nothing was ever committed.",),
+    examples=(
+        Example("waltzctl log high-water-mark --metadata /data/waltz.meta --partition 0-3", "Of four partitions."),
+    ),
     statuses=STATUSES,
     objects=("high-water-mark",),
 )

@@ -36,21 +36,22 @@ if TYPE_CHECKING:
 MANUAL = Manual(
     name="tail",
     page="log",
-    summary="Show committed transactions, from any one on",
+    summary="Show committed transactions, starting at any id",
     description=(
         (
-            "Each partition's transactions come in their order, without a gap and none twice, also when servers are replaced."
-            " Without --follow it ends with what is committed when it begins, and gives up (14) when nothing comes for --timeout."
-            " With --follow it waits for a cluster that does not answer."
+            "The transactions of each partition are shown in order, without gaps or repeats, also when servers are"
+            " replaced. Without --follow it ends at the last transaction that was committed when it began, and fails"
+            " (14) when no answer comes for --timeout. With --follow it waits for a cluster that does not answer."
         ),
     ),
     examples=(
         Example(
-            "waltzctl log tail --metadata /data/waltz.meta --follow --format ndjson", "All partitions, as they grow."
+            "waltzctl log tail --metadata /data/waltz.meta --follow --format ndjson",
+            ("All partitions, including new transactions."),
         ),
         Example(
             "waltzctl log tail --metadata /data/waltz.meta --partition 2 --from 1000 --limit 10 --data utf8",
-            "Ten of them.",
+            "Ten transactions.",
         ),
     ),
     statuses=STATUSES,
@@ -59,7 +60,10 @@ MANUAL = Manual(
         ManualSection(
             "DATA",
             (
-                "Data is asked for several transactions at a time; with --data none it is not asked for, which is much faster.",
+                (
+                    "Data is requested for several transactions at a time; with --data none it is not requested, which is"
+                    " much faster."
+                ),
             ),
         ),
     ),
@@ -70,7 +74,7 @@ AT_ONCE = 64
 
 DataOption = Annotated[
     DataForm | None,
-    typer.Option("--data", help="Form of the data; base64 unless given, text in a table."),
+    typer.Option("--data", help="Form of the data; default base64, text in a table."),
 ]
 
 
@@ -79,8 +83,12 @@ def run(
     partition: PartitionsOption = None,
     first: Annotated[int, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = 0,
     last: Annotated[int | None, typer.Option("--to", metavar="T", min=0, help="Last transaction.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="So many at most.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is committed later.")] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="At most this many transactions.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Wait for transactions that are committed later.")
+    ] = False,
     data: DataOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

@@ -26,14 +26,15 @@ MANUAL = Manual(
     summary="Follow a transaction through the cluster",
     description=(
         (
-            "Tells of a transaction whether it is committed, who appended it, which server has its partition, and what each"
-            " replica holds under its id: the same as most, something else, damaged, or nothing (4 where one is damaged or"
-            " different). One that is named by its request id is looked for from --from on."
+            "Shows whether a transaction is committed, who appended it, which server has its partition, and what each"
+            " replica holds under its id: the same as the majority, something else, damaged, or nothing (4 if one is"
+            " damaged or different). A transaction that is given by its request id is searched from the id of --from"
+            " on."
         ),
     ),
     examples=(
-        Example("waltzctl log trace --metadata /data/waltz.meta --partition 0 17", "By its id."),
-        Example("waltzctl log trace --metadata /data/waltz.meta --request-id 7:1:0:42", "By who appended it."),
+        Example("waltzctl log trace --metadata /data/waltz.meta --partition 0 17", "By its transaction id."),
+        Example("waltzctl log trace --metadata /data/waltz.meta --request-id 7:1:0:42", "By its request id."),
     ),
     statuses=STATUSES,
     objects=("log-trace",),
@@ -51,7 +52,9 @@ def run(
     request_id: Annotated[
         str | None, typer.Option("--request-id", metavar="C:G:P:S", help="Client, generation, partition, sequence.")
     ] = None,
-    first: Annotated[int, typer.Option("--from", metavar="T", min=0, help="Look for the request id from here on.")] = 0,
+    first: Annotated[
+        int, typer.Option("--from", metavar="T", min=0, help="Search for the request id from this transaction on.")
+    ] = 0,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,

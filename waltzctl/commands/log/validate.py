@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 MANUAL = Manual(
     name="validate",
     page="log",
-    summary="Prove that appends and locks of a cluster work",
+    summary="Test that appends and locks of a cluster work",
     description=(
         (
-            "Several clients append to the partitions at the same time, each transaction under the same lock, with the id as"
-            " data that it gets if nobody is faster. Then everything is read: every id has to be there once, in order, and"
-            " none of these transactions between another one and what that was built on. Others may append meanwhile. IT"
-            " WRITES: what is appended stays."
+            "Several clients append to the partitions at the same time. Every transaction has the same lock; its data"
+            " is the id that it gets if no other client is faster. Then everything is read: every id must exist once,"
+            " in order, and none of these transactions may lie between another one and the state on which that one was"
+            " built. Other clients may append meanwhile. IT WRITES: appended transactions stay."
         ),
     ),
     examples=(
@@ -43,9 +43,9 @@ MANUAL = Manual(
 def run(
     ctx: typer.Context,
     partition: PartitionsOption = None,
-    clients: Annotated[int, typer.Option("--clients", metavar="N", min=1, max=1000, help="Clients.")] = 3,
+    clients: Annotated[int, typer.Option("--clients", metavar="N", min=1, max=1000, help="Number of clients.")] = 3,
     transactions: Annotated[
-        int, typer.Option("--transactions", metavar="N", min=1, help="Transactions of each client.")
+        int, typer.Option("--transactions", metavar="N", min=1, help="Transactions per client.")
     ] = 100,
     output_format: FormatOption = None,
     quiet: QuietOption = False,

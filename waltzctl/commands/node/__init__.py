@@ -32,21 +32,23 @@ ACTIONS: tuple[ModuleType, ...] = (
 
 MANUAL = Manual(
     name="node",
-    summary="Look after a running node through its ports",
+    summary="Manage a running node through its ports",
     description=(
         (
-            "HOST:PORT is the address of the node's admin port; an IPv6 address stands in brackets. Works with nodes of this"
-            " program and with those of release 0.13.2. The options of the connection may stand before or behind the action."
+            "HOST:PORT is the address of the node's admin port; an IPv6 address stands in brackets. Works with nodes"
+            " of waltzctl and of release 0.13.2. Connection options may stand before or after the action."
         ),
         (
-            "What looks (list, session, max-transaction-id, records, metrics, validate) changes nothing and shuts nobody out."
-            " What changes something shows its plan first and wants to be told yes."
+            "list, session, max-transaction-id, records, metrics and validate change nothing and shut out no server."
+            " Actions that change something show a plan first and need confirmation."
         ),
     ),
     examples=(
         Example("waltzctl node 127.0.0.1:55281 list", "Its partitions, sessions and marks."),
         Example("waltzctl node n1:55281 --trust-store trust.p12 list --format json", "Over the network, for a script."),
-        Example("waltzctl node 127.0.0.1:55281 add-partition --partition 0-3 --yes", "Give it four partitions."),
+        Example(
+            "waltzctl node 127.0.0.1:55281 add-partition --partition 0-3 --yes", ("Assign four partitions to the node.")
+        ),
         Example(
             "waltzctl node n2:55281 recover-partition --partition 3 --from n1:55281 --offline-first --insecure",
             "Bring a replica up to date from another node.",
@@ -70,8 +72,9 @@ MANUAL = Manual(
             "RELEASED NODES",
             (
                 (
-                    "A node of release 0.13.2 has one switch for reads and writes, and closes the connection over a partition"
-                    " number that it does not have. Its failures carry no codes; they are told from their texts."
+                    "A node of release 0.13.2 has one switch for reads and writes, and closes the connection when it"
+                    " is asked for a partition number that it does not have. Its errors carry no codes; waltzctl"
+                    " recognizes them by their texts."
                 ),
             ),
         ),
@@ -88,9 +91,7 @@ def run(
     ],
     data_port: Annotated[
         int | None,
-        typer.Option(
-            "--data-port", metavar="PORT", min=1, max=65535, help="Its data port; admin port - 1 unless given."
-        ),
+        typer.Option("--data-port", metavar="PORT", min=1, max=65535, help="Its data port; default: admin port - 1."),
     ] = None,
     connection: Connecting = Connecting(),  # noqa: B008  # frozen
 ) -> None:

@@ -18,8 +18,8 @@ MANUAL = Manual(
     summary="Assign partitions to the node",
     description=(
         (
-            "The node creates their files; those that are there from before are used. Only the node is changed: tell the"
-            " cluster's metadata as well. Partitions that the node has already stay as they are."
+            "The node creates the partitions' files, or uses existing ones. Only the node is changed: change the"
+            " cluster's metadata as well. Partitions that the node already has stay as they are."
         ),
     ),
     examples=(Example("waltzctl node 127.0.0.1:55281 add-partition --partition 0-3", "Four partitions."),),

@@ -36,9 +36,9 @@ MANUAL = Manual(
     summary="Switch reads and writes of partitions on or off",
     description=(
         (
-            "--online true or false switches both. A partition that is offline answers no Waltz server; recovery with"
-            " recover-partition needs it so. --readable and --writable switch one of the two, which nodes of this program know"
-            " and released ones do not. The switches survive a restart of the node."
+            "--online true or false switches both. An offline partition answers no Waltz server; recover-partition"
+            " requires an offline destination. --readable and --writable switch one of the two; only nodes of waltzctl"
+            " support them. The settings survive a restart of the node."
         ),
     ),
     examples=(
@@ -54,7 +54,7 @@ MANUAL = Manual(
 def run(
     ctx: typer.Context,
     partition: WantedPartitions,
-    online: Annotated[Truth | None, typer.Option("--online", help="Both reads and writes.")] = None,
+    online: Annotated[Truth | None, typer.Option("--online", help="Switch both reads and writes.")] = None,
     readable: Annotated[Switch | None, typer.Option("--readable", help="Reads only.")] = None,
     writable: Annotated[Switch | None, typer.Option("--writable", help="Writes only.")] = None,
     yes: YesOption = False,

@@ -17,15 +17,16 @@ MANUAL = Manual(
     summary="Show the node's partitions, their sessions and marks",
     description=(
         (
-            "One line for each partition that is assigned to the node; with --partition also for those that are not. A node"
-            " tells whether reads and writes are both on; while they are not, which of the two is on is not known."
+            "One line for each partition that is assigned to the node; with --partition also for unassigned ones. A"
+            " node tells only whether reads and writes are both on; if they are not, it is unknown which of the two is"
+            " on."
         ),
         (
-            "OUT says what keeps a partition out of sessions, such as quarantined, sync-failed, disk-full or corrupt-record:"
-            " Waltz servers go on with the other replicas meanwhile. A released node does not tell."
+            "OUT is the reason why a partition is out of service, such as quarantined, sync-failed, disk-full or"
+            " corrupt-record: Waltz servers continue with the other replicas. A released node does not report it."
         ),
     ),
-    examples=(Example("waltzctl node 127.0.0.1:55281 list", "All of them."),),
+    examples=(Example("waltzctl node 127.0.0.1:55281 list", "All partitions."),),
     statuses=LOOKING,
     objects=("node-partition",),
 )

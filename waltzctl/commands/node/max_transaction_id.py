@@ -19,14 +19,18 @@ MANUAL = Manual(
     summary="Show the last transaction of partitions",
     description=(
         (
-            "Acknowledged or not; -1 where there is none. The question goes to the data port, in the session that the node has"
-            " persisted, so that it shuts no Waltz server out; if a server has begun a newer session meanwhile, it is refused."
+            "The last transaction may be unacknowledged; -1 if there is none. The request goes to the data port with"
+            " the session that the node has persisted, so it shuts out no Waltz server. If a server has begun a newer"
+            " session meanwhile, the request is refused."
         ),
-        "A partition that is switched off answers only with --offline, one that is switched on only without.",
+        "Use --offline for partitions that are switched off, and only for those.",
     ),
     examples=(
         Example("waltzctl node 127.0.0.1:55281 max-transaction-id --partition 3", "Of a partition that is online."),
-        Example("waltzctl node 127.0.0.1:55281 max-transaction-id --partition 0-3", "Of four, one after the other."),
+        Example(
+            "waltzctl node 127.0.0.1:55281 max-transaction-id --partition 0-3",
+            ("Four partitions, one after the other."),
+        ),
     ),
     statuses=LOOKING,
     objects=("max-transaction-id",),

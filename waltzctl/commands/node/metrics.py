@@ -16,14 +16,14 @@ MANUAL = Manual(
     summary="Show the node's metrics",
     description=(
         (
-            "One object for each metric, under the names that the node gives them; a partition's metrics carry its number."
-            " Times are in seconds, rates in events a second. With --partition only those of these partitions."
+            "One object for each metric, under the node's own metric names; metrics of a partition carry its number."
+            " Times are in seconds, rates in events per second. --partition selects the metrics of these partitions."
         ),
     ),
     examples=(
         Example(
             "waltzctl node 127.0.0.1:55281 metrics --format ndjson | jq -r 'select(.name == \"append-latency\").p99'",
-            "How long appends take.",
+            "Latency of appends.",
         ),
     ),
     statuses=LOOKING,

@@ -17,9 +17,9 @@ MANUAL = Manual(
     summary="Show records of partitions",
     description=(
         (
-            "Read through the admin port, whether the partition is switched on or off. The object is that of dump, without the"
-            " places in files, which a node does not tell. A record whose data does not agree with its checksum has a finding"
-            " in front of it, and the exit status tells."
+            "Reads through the admin port, whether the partition is switched on or off. The object is that of dump,"
+            " without file offsets, which a node does not tell. A record whose data does not match its checksum is"
+            " preceded by a finding, and the exit status reports it."
         ),
     ),
     examples=(
@@ -35,8 +35,8 @@ def run(
     partition: WantedPartitions,
     first: Annotated[int | None, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = None,
     last: Annotated[int | None, typer.Option("--to", metavar="T", min=0, help="Last transaction.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many records.")] = None,
-    data: Annotated[DataForm | None, typer.Option("--data", help="Form of the data; base64 unless given.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most this many records.")] = None,
+    data: Annotated[DataForm | None, typer.Option("--data", help="Form of the data; default base64.")] = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,

@@ -31,15 +31,17 @@ MANUAL = Manual(
     summary="Bring a partition up to date from another node",
     description=(
         (
-            "The node of HOST:PORT is the destination; --from is the admin port of the source. The destination keeps what is at"
-            " or below its low-water mark and gets everything up to the source's local low-water mark, up to which the"
-            " source's transactions are acknowledged. What stands above the mark is replaced. The session stays what it is."
+            "HOST:PORT is the destination; --from is the admin port of the source. The destination keeps its records"
+            " up to its low-water mark, and gets everything up to the source's local low-water mark, up to which the"
+            " source's transactions are acknowledged. Records of the destination above its low-water mark are"
+            " replaced. Its session stays the same."
         ),
         (
-            "The destination must be offline meanwhile; with --offline-first it is switched off before and on again once the"
-            " copy was found equal. Checksums are checked on the way, and the transaction where the copy joins is compared"
-            " first. An interrupted copy leaves the partition offline and is continued by the same command, behind which"
-            " availability --online true switches it on: what was offline before stays so."
+            "The destination must be offline during the copy; --offline-first switches it off before, and on again"
+            " after the copy was found equal. Checksums are verified during the copy, and the transaction at which the"
+            " copy continues is compared first. An interrupted copy leaves the partition offline. Run the same command"
+            " again to continue; a partition that was offline before stays offline, so then switch it on with"
+            " availability --online true."
         ),
     ),
     examples=(
@@ -60,9 +62,9 @@ MANUAL = Manual(
             "COMPARISON",
             (
                 (
-                    "Afterwards the last transaction and a sample of records are compared on both sides (--compare sample), or"
-                    " all of them, which reads both partitions whole (--compare all), or none. Differences are findings, with"
-                    " exit status 4, and the partition is not switched on again."
+                    "Afterwards the last transaction and a sample of records are compared on both sides (--compare"
+                    " sample), or all records, which reads both partitions completely (--compare all), or none."
+                    " Differences are findings, with exit status 4, and the partition is not switched on again."
                 ),
             ),
         ),
@@ -83,15 +85,15 @@ def run(
         str, typer.Option("--from", metavar="HOST:PORT", help="Admin port of the source.", show_default=False)
     ],
     offline_first: Annotated[
-        bool, typer.Option("--offline-first", help="Switch the partition off, and on again at the end.")
+        bool, typer.Option("--offline-first", help="Switch the partition off before, and on again at the end.")
     ] = False,
     batch: Annotated[
-        int, typer.Option("--batch", metavar="N", min=1, max=100_000, help="Records under way at most.")
+        int, typer.Option("--batch", metavar="N", min=1, max=100_000, help="Records in flight at most.")
     ] = 10_000,
     batch_size: Annotated[
-        str | None, typer.Option("--batch-size", metavar="SIZE", help="Bytes under way, about; 8MiB unless given.")
+        str | None, typer.Option("--batch-size", metavar="SIZE", help="Bytes in flight, approximately; default 8MiB.")
     ] = None,
-    compare: Annotated[_Compare, typer.Option("--compare", help="What is compared afterwards.")] = _Compare.SAMPLE,
+    compare: Annotated[_Compare, typer.Option("--compare", help="What to compare afterwards.")] = _Compare.SAMPLE,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     output_format: FormatOption = None,

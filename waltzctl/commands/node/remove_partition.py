@@ -17,18 +17,23 @@ from waltzctl.repair_procedure import Switches
 MANUAL = Manual(
     name="remove-partition",
     page="node",
-    summary="Take partitions away from the node",
+    summary="Unassign partitions from the node",
     description=(
         (
-            "Their files stay unless --delete-storage-files is given; deleted files are gone for good. A node of this program"
-            " keeps session and marks with the files, so that a partition that comes back goes on where it was; one of release"
-            " 0.13.2 forgets them in any case. Change the cluster's metadata first, or servers go on asking this node."
+            "Their files stay unless --delete-storage-files is given; deleted files cannot be restored. A node of"
+            " waltzctl keeps session and marks with the files, so a partition that is assigned again continues with"
+            " them; a node of release 0.13.2 discards them in any case. Change the cluster's metadata first: otherwise"
+            " servers keep using this node."
         ),
     ),
     examples=(
-        Example("waltzctl node 127.0.0.1:55281 remove-partition --partition 3 --dry-run", "What would be forgotten?"),
         Example(
-            "waltzctl node 127.0.0.1:55281 remove-partition --partition 3 --delete-storage-files", "Files and all."
+            "waltzctl node 127.0.0.1:55281 remove-partition --partition 3 --dry-run",
+            ("Which session and marks would be discarded?"),
+        ),
+        Example(
+            "waltzctl node 127.0.0.1:55281 remove-partition --partition 3 --delete-storage-files",
+            "Delete the files, too.",
         ),
     ),
     statuses=CHANGING_NODES,

@@ -16,9 +16,10 @@ MANUAL = Manual(
     summary="Show the last session of partitions, and its marks",
     description=(
         (
-            "What the node has persisted with the last low-water mark: session id, low-water mark and local low-water mark, -1"
-            " where there was no session yet. A newer session that has set no mark yet does not show; whoever is refused"
-            " because of it is told its id. Asked for through the admin port, which shuts no session out."
+            "Shows what the node has persisted with the last low-water mark: session id, low-water mark and local"
+            " low-water mark, or -1 if there was no session yet. A newer session that has set no mark yet is not"
+            " shown; a request that is refused because of it gets its id. The admin port is used, which shuts out no"
+            " session."
         ),
     ),
     examples=(Example("waltzctl node 127.0.0.1:55281 session --partition 3", "Of one partition."),),

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 MANUAL = Manual(
     name="sync-partitions",
     page="node",
-    summary="Make the node's partitions those of an assignment",
+    summary="Make the node's partitions match an assignment",
     description=(
         (
-            "The assignment is a file, JSON or YAML, or what the cluster has in ZooKeeper. The plan names every partition that"
-            " would be added and every one that would be taken away, with the session and marks that would be forgotten; files"
-            " are kept. --only-add leaves out the second half."
+            "The assignment is a file, JSON or YAML, or the cluster's assignment in ZooKeeper. The plan names every"
+            " partition to be added and every partition to be removed, with the session and marks that removal would"
+            " discard; files are kept. --only-add plans no removals."
         ),
     ),
     examples=(
@@ -44,10 +44,10 @@ MANUAL = Manual(
             "ASSIGNMENT",
             (
                 (
-                    "A file is an object from a node's address to its list of partitions, for instance"
-                    ' {"10.0.0.7:55280": [0, 1, 2]}. The node is the entry with the address of its data port or its admin'
-                    " port; --as names another. A node without an entry is refused: it is never taken for one without"
-                    " partitions."
+                    "A file is an object that maps a node's address to its list of partitions, for instance"
+                    ' {"10.0.0.7:55280": [0, 1, 2]}. The node\'s entry is that of its data port or its admin port;'
+                    " --as selects another entry. A node without an entry is refused; it does not count as a node"
+                    " without partitions."
                 ),
             ),
         ),
@@ -61,13 +61,13 @@ def run(
         str | None, typer.Option("--assignment", metavar="FILE", help="JSON or YAML: address to list of partitions.")
     ] = None,
     zookeeper: Annotated[
-        str | None, typer.Option("--zookeeper", metavar="CONNECT", help="Where ZooKeeper is: host:port,host:port.")
+        str | None, typer.Option("--zookeeper", metavar="CONNECT", help="ZooKeeper's servers: host:port,host:port.")
     ] = None,
     root: Annotated[str | None, typer.Option("--root", metavar="PATH", help="The cluster's root in ZooKeeper.")] = None,
     name: Annotated[
         str | None, typer.Option("--as", metavar="HOST:PORT", help="The node's name in the assignment.")
     ] = None,
-    only_add: Annotated[bool, typer.Option("--only-add", help="Take nothing away.")] = False,
+    only_add: Annotated[bool, typer.Option("--only-add", help="Remove no partitions.")] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     output_format: FormatOption = None,

@@ -21,8 +21,9 @@ MANUAL = Manual(
     summary="Check that both ports answer and belong to the cluster",
     description=(
         (
-            "Connects to the data port and to the admin port, greets, and with --key and --partitions lets the node compare"
-            " them with its own. Both ports are tried in any case; the exit status tells the first that was not right."
+            "Connects to the data port and to the admin port, performs the handshake, and with --key and --partitions"
+            " lets the node compare them with its own. Both ports are tried in any case; the exit status is that of"
+            " the first one that failed."
         ),
     ),
     examples=(

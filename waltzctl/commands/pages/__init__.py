@@ -13,21 +13,21 @@ ACTIONS: tuple[ModuleType, ...] = (verify, status, dump, gc, recover, salvage)
 
 MANUAL = Manual(
     name="pages",
-    summary="Look at page stores, give their room back, recover damaged ones",
+    summary="Inspect page stores, release their space, recover damaged ones",
     description=(
         (
-            "A page store is a directory with numbered pages of data in namespaces: wal/ has its log, blob/ the data. verify,"
-            " status and dump only read, take no lock and work beside a process that has the store open; gc, recover and"
-            " salvage change something, salvage in another directory."
+            "A page store is a directory with numbered pages of data in namespaces: wal/ has its log, blob/ the data."
+            " verify, status and dump only read, take no lock and work while a process has the store open. gc and"
+            " recover change the store; salvage writes to another directory."
         ),
     ),
     examples=(
         Example("waltzctl pages verify /data/vault", "Read the log and every page."),
-        Example("waltzctl pages status /data/vault", "How many pages, and how full the files are."),
-        Example("waltzctl pages dump /data/vault --what log --format ndjson", "What was written, edit by edit."),
-        Example("waltzctl pages gc /data/vault", "Give back what nobody sees any more."),
-        Example("waltzctl pages recover /data/vault --mode skip-damaged --dry-run", "What would a recovery give up?"),
-        Example("waltzctl pages salvage /data/vault --to /data/saved", "Everything that is whole, into a new store."),
+        Example("waltzctl pages status /data/vault", "Number of pages, and how full the files are."),
+        Example("waltzctl pages dump /data/vault --what log --format ndjson", "The log, edit by edit."),
+        Example("waltzctl pages gc /data/vault", "Release space of superseded versions."),
+        Example("waltzctl pages recover /data/vault --mode skip-damaged --dry-run", "What would be given up?"),
+        Example("waltzctl pages salvage /data/vault --to /data/saved", "Write every intact page into a new store."),
     ),
     statuses=(
         ExitStatus.CLEAN,
@@ -58,15 +58,15 @@ MANUAL = Manual(
             "THE LOG",
             (
                 (
-                    "A write puts its data into a blob file and flushes it, then writes one record to the log and flushes that;"
-                    " only then is it done. So an interrupted write leaves bytes at the end of the last file of the log behind"
-                    " which no record begins: a torn tail, which costs nothing and is cut when the store is opened. Any other"
-                    " place that is not whole is damage, and the store is not opened: records that somebody was promised may be"
-                    " lost there, and writing on would bury that."
+                    "A write puts its data into a blob file and syncs it, then appends one record to the log and syncs"
+                    " the log; only then is it complete. An interrupted write leaves bytes at the end of the last log"
+                    " file that no record follows: a torn tail, which loses nothing and is cut when the store is"
+                    " opened. Any other invalid place in the log is damage, and the store is not opened: confirmed"
+                    " records may be lost there, and new writes would hide that."
                 ),
                 (
-                    "A checkpoint, log_N_1, holds all that the logs up to N said. A log that is not the last one ends with an"
-                    " empty record, so that one that was cut short is noticed, and no number is left out."
+                    "A checkpoint, log_N_1, replaces all logs up to N. Every log except the last one ends with an"
+                    " empty record, so a log that was cut short is detected. Log numbers have no gaps."
                 ),
             ),
         ),

@@ -34,15 +34,15 @@ MANUAL = Manual(
     summary="Show pages, versions, the log or free ranges of a page store",
     description=(
         (
-            "pages: every page as it is now. versions: also what was superseded or deleted, as far as the log still has it. log:"
-            " every edit that can be read, in the order in which they are applied, once where its record is there twice."
-            " free: bytes of blob files that no page uses."
-            " Findings of the log come in front, and everything is shown that stands behind damage."
+            "pages: every current page. versions: also superseded or deleted versions, as far as the log still has"
+            " them. log: every readable edit, in the order in which edits are applied; an edit whose record is stored"
+            " twice is shown once. free: bytes of blob files that no page uses. Findings of the log are shown first,"
+            " and everything after damage is shown."
         ),
     ),
     examples=(
-        Example("waltzctl pages dump /data/vault", "Every page: where it lies, how large it is."),
-        Example("waltzctl pages dump /data/vault --what log", "What was written, edit by edit."),
+        Example("waltzctl pages dump /data/vault", "Offset and size of every page."),
+        Example("waltzctl pages dump /data/vault --what log", "The log, edit by edit."),
     ),
     statuses=INSPECTING,
     objects=("finding", "page-version", "page-log-edit", "page-free-range"),
@@ -51,7 +51,7 @@ MANUAL = Manual(
 
 def run(
     path: StoreArgument,
-    what: Annotated[PageWhat, typer.Option("--what", help="What is shown.")] = PageWhat.PAGES,
+    what: Annotated[PageWhat, typer.Option("--what", help="What to show.")] = PageWhat.PAGES,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,

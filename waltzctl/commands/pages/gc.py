@@ -12,17 +12,17 @@ from waltzctl.values import counted, human_bytes
 MANUAL = Manual(
     name="gc",
     page="pages",
-    summary="Give back the room of what nobody sees any more",
+    summary="Release the space of superseded versions",
     description=(
         (
-            "Opens the store, which no other process may have open, writes a checkpoint of its log, lets go of superseded"
-            " versions, moves pages out of files that are mostly empty, checking each, and cuts and removes files, until nothing"
-            " is left to do. A torn end of the log is put into the quarantine and cut. No page changes, and a crash at any moment"
-            " loses nothing."
+            "Opens the store, which no other process may have open; writes a checkpoint of its log; drops superseded"
+            " versions; moves pages out of files that are mostly empty, checking each page; and cuts and removes files"
+            " until nothing is left to do. A torn tail of the log is moved to the quarantine. No page changes, and a"
+            " crash at any moment loses nothing."
         ),
         "A page whose checksum is wrong stays where it is and is named.",
     ),
-    examples=(Example("waltzctl pages gc /data/vault", "Until nothing is left to give back."),),
+    examples=(Example("waltzctl pages gc /data/vault", "Until nothing is left to release."),),
     statuses=(
         ExitStatus.CLEAN,
         ExitStatus.USAGE,

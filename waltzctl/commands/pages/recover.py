@@ -27,23 +27,25 @@ class RecoveryModeName(enum.StrEnum):
 MANUAL = Manual(
     name="recover",
     page="pages",
-    summary="Bring a store whose log is damaged back to service, in place",
+    summary="Repair a store whose log is damaged, in place",
     description=(
         (
-            "A store whose log is damaged is not opened. recover makes a checkpoint of what --mode takes of the log, which stands"
-            " for all logs from then on; these go into the quarantine. The plan names what is given up: places of the log,"
-            " records, pages that are gone, that are older than they were, or that were deleted and come back."
+            "A store whose log is damaged is not opened. recover writes a checkpoint of those log records that --mode"
+            " accepts; it replaces all logs, which are moved to the quarantine. The plan names what is given up:"
+            " places of the log, records, pages that are lost, that return in an older version, or that were deleted"
+            " and return."
         ),
         (
-            "A page whose data is damaged stays, and verify names it; it goes only where another one lies in its place. Ids of"
-            " pages and sequences go on behind the highest ones. Of a backup vault, backup verify then tells which backups"
-            " need what was given up, and backup repair takes damaged pages anew."
+            "A page whose data is damaged stays, and verify names it; it is dropped only if another page occupies its"
+            " place. Page ids and sequence numbers continue after the highest ones. After the recovery of a backup"
+            " vault, backup verify tells which backups need what was given up, and backup repair replaces damaged"
+            " pages."
         ),
     ),
     examples=(
         Example("waltzctl pages recover /data/vault --mode skip-damaged --dry-run", "What would be given up?"),
         Example("waltzctl pages recover /data/vault --mode skip-damaged", "Do it, after yes has been typed."),
-        Example("waltzctl pages recover /data/vault --plan plan.json", "Apply a plan that was looked at before."),
+        Example("waltzctl pages recover /data/vault --plan plan.json", "Apply a plan that was reviewed before."),
     ),
     statuses=tuple(one for one in STATUSES if one is not ExitStatus.MISMATCH),
     objects=("plan", "result"),
@@ -51,15 +53,15 @@ MANUAL = Manual(
         ManualSection(
             "MODES",
             (
-                "tolerate-torn-tail: all of the log, but for what an interrupted write left at its end. Damage is refused (4).",
-                "absolute-consistency: all of it; an interrupted write is refused as well (4).",
+                "tolerate-torn-tail: the whole log, except an interrupted write at its end. Damage is refused (4).",
+                "absolute-consistency: the whole log; an interrupted write is refused as well (4).",
                 (
-                    "point-in-time: what stands in front of the first fault. The store is as it was at one moment; pages whose"
-                    " room was used again since are damaged then."
+                    "point-in-time: the records before the first damage. The store is as it was at one moment; pages"
+                    " whose space was reused since are then damaged."
                 ),
                 (
-                    "skip-damaged: every record that is whole, whatever is missing between them. The most pages, and perhaps a"
-                    " page in an older version, or one that was deleted."
+                    "skip-damaged: every intact record, whatever is missing in between. This keeps the most pages;"
+                    " some may be older versions or deleted pages."
                 ),
             ),
         ),
@@ -67,19 +69,20 @@ MANUAL = Manual(
             "SAFETY",
             (
                 (
-                    "The plan is shown first. On a terminal it is applied after yes has been typed; elsewhere it needs --yes."
-                    " --dry-run shows it and changes nothing; its exit status is the one that verify would give. Kept with"
-                    " --dry-run --format json it can be applied later with --plan FILE: exactly that one, or none (13). A plan"
-                    " that gives something up is asked for, or needs --yes, all the same."
+                    "The plan is shown first. On a terminal it is applied after yes has been typed; elsewhere it needs"
+                    " --yes. --dry-run shows it and changes nothing; its exit status is that of verify. A plan kept"
+                    " with --dry-run --format json can be applied later with --plan FILE: exactly this plan, or none"
+                    " (13). A plan that gives something up still asks for confirmation, or needs --yes."
                 ),
                 (
-                    "Killed at any moment, the store is as it was, or is so once it is opened: the next command that writes takes"
-                    " an interrupted recovery back, says so on stderr and then goes on."
+                    "After a kill at any moment, the store is as it was, or becomes so when it is opened: the next"
+                    " command that writes reverts the interrupted recovery, reports it on stderr and continues."
                 ),
                 (
-                    "undo takes the repair back byte for byte, until the store has been opened for writing: then room of what was"
-                    " given up may hold other pages, and undo refuses (13). To try two modes, copy the store first, or salvage"
-                    " into a new directory. What is kept of the log stays in .waltzctl/quarantine until undo --prune gives it up."
+                    "undo reverts the repair byte for byte, until the store has been opened for writing: then the"
+                    " space of what was given up may hold other pages, and undo refuses (13). To try two modes, copy"
+                    " the store first, or salvage into a new directory. The replaced logs stay in .waltzctl/quarantine"
+                    " until undo --prune deletes them."
                 ),
             ),
         ),
@@ -91,7 +94,7 @@ def run(
     path: StoreArgument,
     mode: Annotated[
         RecoveryModeName | None,
-        typer.Option("--mode", help="What is taken of the log; tolerate-torn-tail unless given.", show_default=False),
+        typer.Option("--mode", help="Which log records to keep; default tolerate-torn-tail.", show_default=False),
     ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

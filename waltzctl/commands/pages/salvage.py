@@ -16,18 +16,18 @@ from waltzctl.values import counted
 MANUAL = Manual(
     name="salvage",
     page="pages",
-    summary="Write every page that is whole into a new store",
+    summary="Write every intact page into a new store",
     description=(
         (
-            "Takes every record of the log that proves itself, also behind damage, and every page whose data agrees with its"
-            " checksum. Pages that are not whole are named, with the references to them. The source is not changed."
+            "Takes every valid record of the log, also after damage, and every page whose data matches its checksum."
+            " Pages that are not intact are named, with the references to them. The source is not changed."
         ),
         (
-            "Where records of the log are lost, a page may come back in an older version, or one that was deleted: nothing tells."
-            " The findings of the log say that something is missing."
+            "If records of the log are lost, a page may return in an older version, or a deleted page may return; this"
+            " cannot be detected. The findings of the log show that something is missing."
         ),
     ),
-    examples=(Example("waltzctl pages salvage /data/vault --to /data/saved", "Save what is whole."),),
+    examples=(Example("waltzctl pages salvage /data/vault --to /data/saved", "Save the intact pages."),),
     statuses=(
         ExitStatus.CLEAN,
         ExitStatus.USAGE,

@@ -14,8 +14,8 @@ MANUAL = Manual(
     summary="Show what a page store holds and how full its files are",
     description=(
         (
-            "Pages, references, log, and for each blob file which share of it pages use. It reads the log and no data; only"
-            " verify tells whether every page is whole."
+            "Pages, references, log, and for each blob file the share that pages use. It reads the log and no data;"
+            " only verify tells whether every page is intact."
         ),
     ),
     examples=(Example("waltzctl pages status /data/vault", "The whole store."),),

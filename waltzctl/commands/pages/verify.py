@@ -23,9 +23,9 @@ MANUAL = Manual(
     summary="Read the log and every page, and name what is damaged",
     description=(
         (
-            "Checks every record of the log, every page's data against its checksum, that no two pages claim the same bytes, and"
-            " that every file is there. Nothing is locked or changed; of a store that is being written only what a second look"
-            " shows as well is told."
+            "Checks every record of the log, every page's data against its checksum, that no two pages claim the same"
+            " bytes, and that every file exists. Nothing is locked or changed. In a store that is being written, a"
+            " finding is reported only if a second check confirms it."
         ),
     ),
     examples=(Example("waltzctl pages verify /data/vault", "Read everything."),),

@@ -16,19 +16,19 @@ MANUAL = Manual(
     summary="Keep the log as tables, by Spark Declarative Pipelines",
     description=(
         (
-            "init writes a small project: a specification, transformations, a decoder that you change. run brings its tables up"
-            " to date: records of every replica, transactions that the replicas agree on, the last value for each key, what is"
-            " damaged or missing and what to do about it."
+            "init writes a small project: a specification, transformations, and a decoder for you to adapt. run"
+            " updates its tables: the records of every replica, the transactions that the replicas agree on, the last"
+            " value for each key, and what is damaged or missing, with its remedy."
         ),
         (
-            "It is run again at any time, and may be killed at any moment: the next run goes on, and nothing is doubled or lost."
-            " Sources are only read. It needs the extra: pip install 'waltzctl[spark]'."
+            "run can be repeated at any time, and killed at any moment: the next run continues, and nothing is doubled"
+            " or lost. Sources are only read. It needs the extra: pip install 'waltzctl[spark]'."
         ),
     ),
     examples=(
         Example("waltzctl pipeline init /lake/waltz --source /data/node-1 --source /data/node-2", "A new project."),
-        Example("waltzctl pipeline run /lake/waltz", "Bring its tables up to date."),
-        Example("waltzctl pipeline run /lake/waltz --require complete", "And say whether anything is missing."),
+        Example("waltzctl pipeline run /lake/waltz", "Update its tables."),
+        Example("waltzctl pipeline run /lake/waltz --require complete", "Also report whether anything is missing."),
     ),
     statuses=(
         ExitStatus.CLEAN,
@@ -48,16 +48,18 @@ MANUAL = Manual(
             "TABLES",
             (
                 (
-                    "records: every record of every replica, once, and a row for each place that is damaged or missing."
-                    " quarantine: what is wrong where, and what to do. transactions: one row for each partition and id, agreed"
-                    " by the replicas that were read, up to the highest low-water mark that one of them knows or, with"
-                    " --metadata, up to what a quorum of the open session holds, with what decode() in decoder.py makes of"
-                    " it. state: the last value for each key; state_history: all of them."
-                    " completeness: what each replica has of each partition. activity: how much, and how fast."
+                    "records: every record of every replica, once, and a row for each place that is damaged or"
+                    " missing. quarantine: what is wrong, where, and the remedy. transactions: one row for each"
+                    " partition and id on which the replicas agree, up to the highest low-water mark that one of them"
+                    " knows or, with --metadata, up to what a quorum of the open session holds, with the result of"
+                    " decode() in decoder.py. state: the last value for each key; state_history: all values."
+                    " completeness: what each replica has of each partition. activity: number and rate of"
+                    " transactions."
                 ),
                 (
-                    "Each lies in a directory of its own name below the project, Parquet unless waltz.format says otherwise;"
-                    " checkpoints and the catalog lie in storage/. What spark-pipeline.yml says of catalog and database holds."
+                    "Each table is in a directory of its own name below the project, as Parquet unless waltz.format"
+                    " says otherwise; checkpoints and the catalog are in storage/. catalog and database of"
+                    " spark-pipeline.yml are used."
                 ),
             ),
         ),
@@ -65,10 +67,11 @@ MANUAL = Manual(
             "CHANGES OF THE SOURCES",
             (
                 (
-                    "A replica that is added to waltz.sources is read from its beginning; one that is taken out keeps its"
-                    " place. Copies that come late change no transaction. A log that was truncated below what was read or"
-                    " written anew ends the run (13), another cluster's as well (12): the message names the table."
-                    " --full-refresh TABLE reads it anew, and with it the tables that are made of it."
+                    "A replica that is added to waltz.sources is read from its beginning; a removed replica continues at"
+                    " its place if it is added again. Copies that arrive late change no transaction. A log that was"
+                    " truncated below what was read, or rewritten, ends the run (13), and so does another cluster's log"
+                    " (12): the message names the table. --full-refresh TABLE reads this table and all tables derived from"
+                    " it again."
                 ),
             ),
         ),

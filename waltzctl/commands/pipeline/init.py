@@ -20,19 +20,19 @@ MANUAL = Manual(
     summary="Write a project",
     description=(
         (
-            "The directory must be empty or not there; nothing is overwritten. --source is a storage directory, a backup"
-            " (vault:VAULT::ID), a URL that fsspec reads (s3://BUCKET/NODE), or the admin port of a node (waltz://HOST:PORT),"
-            " once for each replica."
+            "The directory must be empty or must not exist; nothing is overwritten. --source is a storage directory, a"
+            " backup (vault:VAULT::ID), a URL that fsspec reads (s3://BUCKET/NODE), or the admin port of a node"
+            " (waltz://HOST:PORT); give it once for each replica."
         ),
         (
-            "--metadata says where the cluster's metadata is. Then transactions are taken as soon as a quorum of a partition's"
-            " replicas holds them, instead of up to where its last session began; and without --source the replicas are the"
-            " storage nodes that hold partitions now."
+            "--metadata is the location of the cluster's metadata. With it, transactions are taken as soon as a quorum"
+            " of a partition's replicas holds them, instead of up to the beginning of its last session; and without"
+            " --source the replicas are the storage nodes that hold partitions now."
         ),
         (
-            "--format is that of the tables: parquet, delta or iceberg. --format json and ndjson, as elsewhere, are that of the"
-            " answer, and may be given beside it. --decoder takes a decoder.py of your own; the one that is written otherwise"
-            " takes JSON objects with a key and a value."
+            "--format is the format of the tables: parquet, delta or iceberg. --format json or ndjson, which sets the"
+            " format of the command's output, may be given beside it. --decoder uses a decoder.py of your own; the"
+            " default one accepts JSON objects with a key and a value."
         ),
     ),
     examples=(
@@ -75,23 +75,25 @@ _TABLES = (TableFormat.PARQUET, TableFormat.DELTA, TableFormat.ICEBERG)
 
 
 def run(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="The project; new or empty.", show_default=False)],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="The project directory; new or empty.", show_default=False)
+    ],
     source: Annotated[
         list[str] | None,
         typer.Option(
             "--source",
             metavar="PATH_OR_URL",
-            help="A replica; once for each. The metadata's storage nodes unless given.",
+            help="A replica (repeatable); default: the storage nodes of --metadata.",
             show_default=False,
         ),
     ] = None,
     metadata: MetadataOption = None,
     table_format: Annotated[
         list[TableFormat] | None,
-        typer.Option("--format", help="Of the tables, parquet unless given; and of the answer.", show_default=False),
+        typer.Option("--format", help="Format of the tables, default parquet; also of the output.", show_default=False),
     ] = None,
     decoder: Annotated[
-        str | None, typer.Option("--decoder", metavar="FILE", help="A decoder.py to take instead of the sample.")
+        str | None, typer.Option("--decoder", metavar="FILE", help="A decoder.py to use instead of the sample.")
     ] = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,

@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 MANUAL = Manual(
     name="run",
     page="pipeline",
-    summary="Bring the tables up to date",
+    summary="Update the tables",
     description=(
         (
-            "Finds the interpreter, a Java, and the project's settings, and hands over to Spark Declarative Pipelines: on this"
-            " machine, with --master on a cluster (spark://HOST:PORT, yarn, ...), with --remote on a Spark Connect server"
-            " (sc://HOST:PORT) that has waltzctl installed. Spark's progress goes to stderr with -v."
+            "Finds the Python interpreter, a Java, and the project's settings, and runs Spark Declarative Pipelines:"
+            " on this machine, with --master on a cluster (spark://HOST:PORT, yarn, ...), or with --remote on a Spark"
+            " Connect server (sc://HOST:PORT) that has waltzctl installed. With -v Spark's progress goes to stderr."
         ),
         (
-            "--require complete looks at the tables afterwards: it ends with 3 where a replica lacks what another one has, with 4"
-            " where something is in none, or replicas disagree, and names each gap by node, partition and ids. --html writes a"
-            " page: the gaps, what each replica has of each partition, plots by transaction id, clients and headers. Both look at"
-            " every table, so neither goes together with --refresh or --dry-run."
+            "--require complete checks the tables afterwards. It exits with 3 if a replica lacks what another one has,"
+            " with 4 if no replica has something, or replicas disagree, and names each gap by node, partition and ids."
+            " --html writes a page: the gaps, what each replica has of each partition, plots by transaction id,"
+            " clients and headers. Both need every table, so neither can be combined with --refresh or --dry-run."
         ),
         (
-            "--dry-run has Spark check the tables and runs none. --full-refresh TABLE reads a table anew, and what is made of it"
-            " as well; --refresh TABLE brings only that one up to date."
+            "--dry-run lets Spark check the tables without updating them. --full-refresh TABLE reads a table again,"
+            " and all tables derived from it; --refresh TABLE updates only this table."
         ),
     ),
     examples=(
-        Example("waltzctl pipeline run /lake/waltz", "Everything that is new."),
-        Example("waltzctl pipeline run /lake/waltz --require complete", "And fail where anything is missing."),
-        Example("waltzctl pipeline run /lake/waltz --html waltz.html", "And a page with plots."),
+        Example("waltzctl pipeline run /lake/waltz", "Add everything new."),
+        Example("waltzctl pipeline run /lake/waltz --require complete", "Also fail if anything is missing."),
+        Example("waltzctl pipeline run /lake/waltz --html waltz.html", "Also write a page with plots."),
         Example("waltzctl pipeline run /lake/waltz --full-refresh transactions", "After a change of decoder.py."),
         Example(
             "waltzctl pipeline run /lake/waltz --master spark://head:7077 --conf spark.executor.memory=4g",
@@ -67,9 +67,9 @@ MANUAL = Manual(
             "ENVIRONMENT",
             (
                 (
-                    "A plain spark-pipelines run in the project does the same work. It needs SPARK_CONF_DIR=DIR/conf (where"
-                    " tables and the catalog lie), PYSPARK_PYTHON with the Python that has waltzctl, and a Java in JAVA_HOME or"
-                    " PATH. What is made of a table that is refreshed has to be named there as well."
+                    "A plain spark-pipelines run in the project does the same work. It needs SPARK_CONF_DIR=DIR/conf"
+                    " (which locates tables and catalog), PYSPARK_PYTHON with the Python that has waltzctl, and a Java"
+                    " in JAVA_HOME or PATH. Tables derived from a refreshed table must be named there as well."
                 ),
             ),
         ),
@@ -87,26 +87,26 @@ def run(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="The project.", show_default=False)],
     full_refresh: Annotated[
         list[str] | None,
-        typer.Option("--full-refresh", metavar="TABLE", help="Read this table anew; repeatable.", show_default=False),
+        typer.Option("--full-refresh", metavar="TABLE", help="Read this table again (repeatable).", show_default=False),
     ] = None,
-    full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Read every table anew.")] = False,
+    full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Read every table again.")] = False,
     refresh: Annotated[
         list[str] | None,
-        typer.Option("--refresh", metavar="TABLE", help="Only this table; repeatable.", show_default=False),
+        typer.Option("--refresh", metavar="TABLE", help="Only this table (repeatable).", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the tables and run none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the tables without updating them.")] = False,
     master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark's master; this machine unless given.")
+        str | None, typer.Option("--master", metavar="URL", help="Spark's master; default: this machine.")
     ] = None,
     remote: Annotated[
         str | None, typer.Option("--remote", metavar="URL", help="A Spark Connect server, sc://HOST:PORT.")
     ] = None,
     conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting of Spark; repeatable.")
+        list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting of Spark (repeatable).")
     ] = None,
-    require: Annotated[Required | None, typer.Option("--require", help="Look for gaps afterwards.")] = None,
+    require: Annotated[Required | None, typer.Option("--require", help="Check for gaps afterwards.")] = None,
     html: Annotated[
-        str | None, typer.Option("--html", metavar="FILE", help="Write a page with plots of the tables there.")
+        str | None, typer.Option("--html", metavar="FILE", help="Write a page with plots of the tables to this file.")
     ] = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
