@@ -34,7 +34,7 @@ _MEANINGS: dict[FailureCode, str] = {
     FailureCode.NOT_ASSIGNED: "the partition is not assigned to this node, or no longer",
     FailureCode.NOT_AVAILABLE: "reads, or writes, of the partition are switched off",
     FailureCode.ONLINE: "an offline request while the partition may be written",
-    FailureCode.SESSION_CHANGED: "a request of an older session, or an offline request with another session than the persisted one",
+    FailureCode.SESSION_CHANGED: "a request of an older session, or an offline one with another than the persisted session",
     FailureCode.OUT_OF_ORDER: "an append that does not begin after the partition's last transaction",
     FailureCode.MARK_WOULD_FALL: "a low-water mark below the present one, or below the last transaction",
     FailureCode.BELOW_LOW_WATER_MARK: "a truncation that would lose acknowledged transactions",
