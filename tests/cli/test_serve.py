@@ -468,7 +468,7 @@ def test_a_reload_that_meets_a_mistake_of_ours_is_not_the_last_one(caplog: pytes
         taking = asyncio.ensure_future(service._reload_on_signal(nothing))
         for _ in range(2):
             ready.clear()
-            service._reload.set()
+            service._reload_requested.set()
             over = asyncio.ensure_future(ready.wait())
             await asyncio.wait({taking, over}, return_when=asyncio.FIRST_COMPLETED)
             assert not taking.done()

@@ -205,7 +205,7 @@ def test_a_connection_is_kept_and_made_again_where_it_was_lost(node: Node) -> No
     node.lost = 1
     assert reader.again(0, Anchor(1)) == anchor_of(RECORDS[1])
     assert (node.opened, node.open_now) == (2, 1)
-    client: Any = reader._line._client
+    client: Any = reader._connection._client
     client.closed = True  # as the connection is once the node has ended it
     assert reader.again(0, Anchor(1)) == anchor_of(RECORDS[1])
     assert node.opened == 3
