@@ -33,7 +33,7 @@ DECLARATIONS = {
     "waltzctl.engine.node.node_settings",
 }
 OF_SERVERS = {one for one in DECLARATIONS if "engine.node" not in one and "engine.storage" not in one} | {
-    *("waltzctl.engine.server", "waltzctl.engine.server.server_settings")
+    *("waltzctl.engine.net.retries", "waltzctl.engine.server", "waltzctl.engine.server.server_settings")
 }
 """What the options of a process with settings are made from: of a node, of a log server."""
 PROGRAM = """

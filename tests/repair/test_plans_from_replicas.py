@@ -225,7 +225,7 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
         lambda d: d.spoil(8, 9, 10, 11),
         lambda d: d.cut(8, at(9)),
         """
-        replica: ? torn-tail 8 x1 in 8 [128+240]
+        replica: ? torn-tail 8 x4 in 8 [128+240]
         loss replica: restore-record 8.seg 8..8 [128+60]; lower-local-low-water-mark control [132+36] loses;
           rebuild-index 8.idx; accept-loss ledger 9..9 loses; = write control [132+36]; = write 8.seg [128+60]; = cut
           8.seg to 188; = make 8.idx of 136; = make ledger

@@ -136,6 +136,7 @@ def test_a_server_that_waits_for_the_metadata_says_so(tmp_path: Path, monkeypatc
             assert b"waltz_server_healthy 0.0" in text.body
             go_on.set()
             server = await starting
+            await until(lambda: server.read().partitions)  # the assignment is made a moment later
             health, metrics = await look("/health"), await look("/metrics")
             assert health.json["server-health-check"]["zookeeper"] is True
             gauges = metrics.json["gauges"]
