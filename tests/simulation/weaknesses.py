@@ -399,7 +399,7 @@ WEAKNESSES = (
     Weakness("fence", fences_are_ignored, 0),
     Weakness("quorum", half_is_a_quorum, 1),
     Weakness("absent", the_highest_is_kept, 13),
-    Weakness("lasting", marks_are_set_before_a_quorum_keeps_them, 5_692, "storage", most=5_700),
+    Weakness("lasting", marks_are_set_before_a_quorum_keeps_them, 6_691, "storage", most=6_700),
     Weakness("new-votes", a_new_replica_votes, 175),
     Weakness("given-back", a_replica_that_was_away_is_new, 999, most=1_000),
     Weakness("lost-votes", a_lost_storage_votes, 35),
