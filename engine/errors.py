@@ -317,6 +317,8 @@ class DivergedReplicaError(PeerError):
         super().__init__(peer, what, advice=f"to have it copied anew: {copy_anew(partition)}")
 
 
+DESCRIPTOR_SHORTAGE = (errno.EMFILE, errno.ENFILE)
+"""Error numbers of a shortage of file descriptors, of the process or of the system."""
 _SHORTAGE_ADVICE = {
     errno.EMFILE: "allow the process more open files (ulimit -n; LimitNOFILE= of a systemd unit) and start it again",
     errno.ENFILE: "allow the system more open files (sysctl fs.file-max)",

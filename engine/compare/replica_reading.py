@@ -24,7 +24,7 @@ from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log.assess import Stretch, begun, held_by
 from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader, prove_at_or_before
-from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.log.index_comparison import explained_by_tail
 from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
@@ -188,7 +188,7 @@ class RangeReading:
             self.stretches.append(begun(segment.first, segment.first))
             yield from self.unreadable(segment, low)
         except DiskReadError as error:
-            self.findings.append(job.finding(Code.READ_ERROR, str(error), offset=error.offset))
+            self.findings.append(job.files.finding(Code.READ_ERROR, str(error), offset=error.offset))
             self.stretches.append(begun(segment.first, segment.first))
             yield from self.unreadable(segment, low)
 
@@ -296,8 +296,7 @@ class RangeReading:
         number, stop = tail.transaction_id, scanned.segment.stop
         if number < low and stop is None:
             return  # the task of an earlier range reports it
-        comparison = None if scanned.reader is None else IndexComparison(scanned.reader)
-        listed = 0 if comparison is None else comparison.explained_by_tail(tail, scanned.size, number)
+        listed = explained_by_tail(scanned.reader, tail, scanned.size, number)
         self.findings.append(tail_finding(scanned.job, tail, listed))
         if stop is not None:
             yield from self.broken(max(low, number), stop)
@@ -401,8 +400,7 @@ class _Scanned:
                 return begun(segment.first, segment.first)
             return check_segment(self.job, ENDS_ONLY, ReadLimits()).stretch
         torn = end.damage if end.damage is not None and end.damage.cause is DamageCause.TORN_TAIL else None
-        comparison = None if self.reader is None else IndexComparison(self.reader)
-        explained = 0 if comparison is None else comparison.explained_by_tail(torn, self.size, end.next_id)
+        explained = explained_by_tail(self.reader, torn, self.size, end.next_id)
         uncertain = end.damage is not None and end.damage.unread
         held = held_by(end.next_id, torn=torn is not None, explained=explained, uncertain=uncertain)
         listed = None if self.reader is None else self.reader.end()

@@ -104,7 +104,7 @@ def entry_findings(segment: ChunkReader, number: int, offset: int) -> Iterator[F
     if not settled(segment):
         return
     why = "beyond the end of the data file" if beyond else "where no record of this id begins"
-    yield job.finding(
+    yield job.files.finding(
         Code.INDEX_LONG if beyond else Code.INDEX_ENTRY,
         f"the entry of transaction {number} says offset {offset}, {why}",
         index=True,

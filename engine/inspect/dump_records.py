@@ -22,7 +22,7 @@ from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.log.assess import Stretch, joint
 from waltzctl.engine.log.bad_data import bad_data
-from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.log.index_comparison import explained_by_tail
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
@@ -285,8 +285,7 @@ def damage_told(reader: ChunkReader, damage: Damage) -> Finding | None:
     if damage.cause is DamageCause.TORN_TAIL:
         if not settled(reader):
             return None
-        comparison = None if reader.reader is None else IndexComparison(reader.reader)
-        listed = 0 if comparison is None else comparison.explained_by_tail(damage, reader.size, damage.transaction_id)
+        listed = explained_by_tail(reader.reader, damage, reader.size, damage.transaction_id)
         return tail_finding(reader.job, damage, listed)
     return damage_finding(reader.job, damage) if reader.confirmed(damage) else None
 

@@ -245,12 +245,12 @@ def record_findings(job: SegmentJob, scan: RangeScan) -> list[Finding]:
     for place in scan.unreadable:
         beyond = "the rest was not read" if place.resumed is None else f"reading went on at offset {place.resumed}"
         length = None if place.resumed is None else place.resumed - place.offset
-        found.append(job.finding(Code.READ_ERROR, f"{place.error}; {beyond}", offset=place.offset, length=length))
+        found.append(job.files.finding(Code.READ_ERROR, f"{place.error}; {beyond}", offset=place.offset, length=length))
     found.sort(key=lambda finding: finding.offset or 0)
     if scan.unlisted:
         message = (
             f"{scan.unlisted} more places are damaged up to offset {scan.position}; they are not listed one by one"
         )
         code = found[-1].code if found else Code.RECORD_CHECKSUM
-        found.append(job.finding(code, message, offset=scan.position))
+        found.append(job.files.finding(code, message, offset=scan.position))
     return found

@@ -76,7 +76,7 @@ def begins_with(job: SegmentJob, *, own: bool = False) -> int:
 def unreadable(job: SegmentJob, error: DiskReadError) -> SegmentReport:
     """The report about a segment that could not be read at all."""
     index = str(error.path) == str(job.index_path)
-    finding = job.finding(Code.READ_ERROR, str(error), index=index, offset=error.offset)
+    finding = job.files.finding(Code.READ_ERROR, str(error), index=index, offset=error.offset)
     return SegmentReport(job, job.first, uncertain=True, findings=(finding,))
 
 
@@ -152,7 +152,7 @@ class SegmentCheck:
         except DiskReadError as error:
             if str(error.path) != str(job.index_path):
                 raise
-            self._index_problem = job.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset)
+            self._index_problem = job.files.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset)
         self.size = self.data_state.size
         header = read_header_of(data, self.size)
         if index is not None and index_header is not None:
@@ -396,7 +396,7 @@ class SegmentCheck:
             if comparison.wrong.count:
                 findings.append(comparison.wrong.finding(self.begins, job.files))
             if (error := comparison.unreadable) is not None:
-                findings.append(job.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset))
+                findings.append(job.files.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset))
         held = held_by(
             scan.next_id, torn=scan.tail is not None, explained=explained, uncertain=scan.unread_tail or scan.open_end
         )

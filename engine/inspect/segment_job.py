@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, loss_finding
+from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.inspect.digests import Digest
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.header_judgement import Expected
@@ -82,30 +82,6 @@ class SegmentJob:
     def expected(self) -> Expected:
         """What the segment's headers must contain."""
         return Expected(self.first, self.partition, self.cluster_key)
-
-    def finding(
-        self,
-        code: Code,
-        message: str,
-        *,
-        index: bool = False,
-        severity: Severity | None = None,
-        transaction_id: int | None = None,
-        offset: int | None = None,
-        length: int | None = None,
-        missing: int | None = None,
-    ) -> Finding:
-        """A finding about the data file, or with `index` about the index file."""
-        return self.files.finding(
-            code,
-            message,
-            index=index,
-            severity=severity,
-            transaction_id=transaction_id,
-            offset=offset,
-            length=length,
-            missing=missing,
-        )
 
     def short_header(self, size: int, entries: int) -> Finding:
         """The finding that the data file has `size` bytes, fewer than its header; its index has `entries` entries."""

@@ -162,3 +162,8 @@ def _end_inside(reader: IndexReader, size: int) -> int:
             return start + int(inside[-1]) + 1
         end = start
     return end
+
+
+def explained_by_tail(reader: IndexReader | None, tail: Damage | None, size: int, first: int) -> int:
+    """`IndexComparison.explained_by_tail` where nothing else of the index is compared; 0 without an index."""
+    return 0 if reader is None else IndexComparison(reader).explained_by_tail(tail, size, first)

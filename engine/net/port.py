@@ -30,7 +30,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.errors import ListenError
+from waltzctl.engine.errors import DESCRIPTOR_SHORTAGE, ListenError
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.events import happens_within
 from waltzctl.engine.net.outbox import Outbox
@@ -57,7 +57,6 @@ _KEPT_PART = 8
 """Reservations of big frames leave one eighth of the memory budget to small requests; see `Budget.kept`."""
 _RESERVED_DESCRIPTORS = 128
 """File descriptors that connections do not get; at most an eighth of the limit of open files."""
-_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE)
 _MEMORY_ERRORS = (errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -255,7 +254,7 @@ class Port(ABC):
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _DESCRIPTOR_ERRORS:
+                if error.errno in DESCRIPTOR_SHORTAGE:
                     self._no_descriptor(listener, error)
                 elif error.errno in _MEMORY_ERRORS:
                     self._back_off(listener, error)

@@ -39,6 +39,7 @@ from pathlib import PurePath
 from waltzctl.engine.catalogue import Code
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
+    DESCRIPTOR_SHORTAGE,
     CorruptRecordError,
     DamageError,
     DiskFullError,
@@ -54,7 +55,7 @@ from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
-_TEMPORARY_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
+_TEMPORARY_ERRORS = (*DESCRIPTOR_SHORTAGE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 """Errors of a temporary shortage (descriptors, memory), which begin no outage."""
 
 _OBSTRUCTIONS = (Code.INDEX_ORPHAN, Code.SEGMENT_OVERLAP)

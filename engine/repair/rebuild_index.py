@@ -37,7 +37,7 @@ from waltzctl.engine.findings.headers import not_surely_own
 from waltzctl.engine.log import places
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.index import IndexReader
-from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.log.index_comparison import explained_by_tail
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import (
     FileState,
@@ -154,7 +154,7 @@ class IndexPlan:
         """
         listed = IndexReader(hint, self.begins)
         torn = span if span is not None and span.cause is DamageCause.TORN_TAIL else None
-        many = IndexComparison(listed).explained_by_tail(torn, self.content.size(), following)
+        many = explained_by_tail(listed, torn, self.content.size(), following)
         if self.ceiling is not None and self.begins + listed.count() == self.ceiling:
             many = max(0, self.ceiling - following)
         for at in range(0, many, _CHUNK):

@@ -25,7 +25,7 @@ from waltzctl.engine.log.assess import Stretch, end, held_by
 from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.index import IndexReader
-from waltzctl.engine.log.index_comparison import IndexComparison
+from waltzctl.engine.log.index_comparison import explained_by_tail
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap
 from waltzctl.engine.repair.content import Content, LiteralBytes, Piece
@@ -381,8 +381,7 @@ class LossPlanner:
         if hint is None or part.data is None:
             return 0
         with hint:
-            comparison = IndexComparison(IndexReader(hint, part.first))
-            return comparison.explained_by_tail(tail.seen, part.data.size, tail.first)
+            return explained_by_tail(IndexReader(hint, part.first), tail.seen, part.data.size, tail.first)
 
     def _torn_tail(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
         """A torn tail above the mark: the remains of a write that was never acknowledged."""

@@ -178,7 +178,7 @@ class TransactionCache:
         self._note_last(partition, batch.last)
         feed, records = batch.feed, batch.records
         data, places = records.data, array("Q", records.places)
-        cache_id = self._cache_ids.get(partition, partition)
+        cache_id = self._cache_id(partition)
         for number, place, begin, end in _chunks_of(batch.first, len(records)):
             key = cache_id, number
             self._put_frames(key, place, feed[begin * FEED_FRAME : end * FEED_FRAME])
@@ -188,7 +188,7 @@ class TransactionCache:
         """Cache the feed frames of committed transactions with consecutive ids from `first` on; `frames`: back to back."""
         count = len(frames) // FEED_FRAME
         self._note_last(partition, first + count - 1)
-        cache_id = self._cache_ids.get(partition, partition)
+        cache_id = self._cache_id(partition)
         for number, place, begin, end in _chunks_of(first, count):
             self._put_frames((cache_id, number), place, frames[begin * FEED_FRAME : end * FEED_FRAME])
 
@@ -197,7 +197,10 @@ class TransactionCache:
         self._note_last(partition, record.transaction_id)
         number, place = divmod(record.transaction_id, CHUNK)
         packed = pack_record(record)
-        self._put_run((self._cache_ids.get(partition, partition), number), place, packed, array("Q", (0, len(packed))))
+        self._put_run((self._cache_id(partition), number), place, packed, array("Q", (0, len(packed))))
+
+    def _cache_id(self, partition: int) -> int:
+        return self._cache_ids.get(partition, partition)
 
     def losses(self, partition: int) -> int:
         """The number of `cut` and `forget` calls for a partition: what was read before one must not be cached after it."""
@@ -209,7 +212,7 @@ class TransactionCache:
         if self._last.get(partition, -1) > last:
             self._last[partition] = last
             for chunks in (self._feed, self._data):
-                chunks.drop(self._cache_ids.get(partition, partition), (last + 1) // CHUNK)
+                chunks.drop(self._cache_id(partition), (last + 1) // CHUNK)
 
     def forget(self, partition: int) -> None:
         """Make everything cached of a partition unreachable.
@@ -254,7 +257,7 @@ class TransactionCache:
     def fed(self, partition: int, first: int, count: int) -> bytes:
         """Feed frames from transaction `first` on without a gap, at most `count`; none if the first is not cached."""
         found: list[memoryview] = []
-        cache_id = self._cache_ids.get(partition, partition)
+        cache_id = self._cache_id(partition)
         while count > 0 and len(found) < _AT_ONCE:
             number, place = divmod(first, CHUNK)
             chunk = self._feed.get((cache_id, number))
@@ -271,7 +274,7 @@ class TransactionCache:
     def data(self, partition: int, transaction_id: int) -> tuple[bytes, int] | None:
         """A transaction's data and the data's CRC-32, if they are cached."""
         number, place = divmod(transaction_id, CHUNK)
-        chunk = self._data.get((self._cache_ids.get(partition, partition), number))
+        chunk = self._data.get((self._cache_id(partition), number))
         found = chunk.get(place) if chunk is not None else None
         if found is None:
             self.data_misses.mark()

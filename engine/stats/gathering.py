@@ -171,7 +171,7 @@ class _Gathering:
             end = None
         if self._unlisted:
             self._findings.append(
-                self._job.finding(
+                self._job.files.finding(
                     self._findings[-1].code,
                     f"{self._unlisted} more places are damaged; they are not listed one by one",
                 )

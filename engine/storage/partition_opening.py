@@ -8,12 +8,11 @@ wrong with the partition, and a process that may open more files opens it (`Part
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine.errors import DamageError, DiskError, NotWaltzError, RefusedError, WaltzError
+from waltzctl.engine.errors import DESCRIPTOR_SHORTAGE, DamageError, DiskError, NotWaltzError, RefusedError, WaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.commit_journal import CommitJournal
@@ -54,7 +53,7 @@ class PartitionOpener:
 
     `not_written_back`: partitions whose records could not be written back from a commit journal, with the error of each.
     `journal`: the commit journal that opened partitions use; None for none.
-    `raises_shortage`: whether EMFILE and ENFILE are raised instead of quarantining, as while the whole directory is opened.
+    `raises_shortage`: whether a shortage of descriptors is raised instead of quarantining, as when the directory is opened.
     """
 
     def __init__(self, storage: Path, control: OpenControlFile, options: StorageOptions) -> None:
@@ -113,7 +112,7 @@ class PartitionOpener:
 
     def _check_shortage(self, error: Exception) -> None:
         """Raise the error if it is a shortage of descriptors that ends the opening of the directory."""
-        if self.raises_shortage and isinstance(error, DiskError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        if self.raises_shortage and isinstance(error, DiskError) and error.errno in DESCRIPTOR_SHORTAGE:
             raise error
 
     def read_error(self, number: int, error: Exception) -> Finding:
