@@ -114,3 +114,9 @@ def chosen_partitions(numbers: Collection[int] | None, count: int) -> list[int]:
     if beyond := [one for one in numbers if not 0 <= one < count]:
         raise InvalidRequestError(f"partition {min(beyond)} does not exist: they are 0 to {count - 1}")
     return sorted(numbers)
+
+
+def check_at_least(name: str, value: float, least: int) -> None:
+    """Raise InvalidRequestError for a value below `least`, and for NaN, which would be waited for or tried for ever."""
+    if not value >= least:  # false for NaN
+        raise InvalidRequestError(f"{name}={value}: no less than {least} can be meant")

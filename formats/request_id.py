@@ -14,6 +14,8 @@ from waltzctl.formats.schema import compile_schema
 
 REQUEST_ID_SCHEMA = Struct("client" / Int32sb, "generation" / Int32sb, "partition" / Int32sb, "sequence" / Int32sb)
 REQUEST_ID = compile_schema(REQUEST_ID_SCHEMA)
+NO_CLIENT = NO_PARTITION = -1
+"""Client id of requests of no mounted client, and partition of requests about no partition."""
 LAST_SEQUENCE = (1 << 31) - 1
 """The highest sequence number; in the release the lowest one follows it."""
 

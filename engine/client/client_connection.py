@@ -32,6 +32,7 @@ from waltzctl.engine.client.remote_failures import remote_error
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.futures import fail
+from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE
 from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic, keep_alive
 from waltzctl.formats.wire.hello import Hello, choose_version
@@ -49,8 +50,6 @@ WRITE_BUFFER = 1 << 20
 """Bytes in the transport's write buffer above which callers wait until half of them are sent."""
 _SWEEPS_PER_TIMEOUT = 8
 """How often within a timeout the calls in flight are checked for missed deadlines."""
-_MIN_RATE = 64 << 10
-"""Bytes a second at which a frame must arrive that takes longer than the connection's timeout; nodes demand the same."""
 _CLOSE_TIMEOUT = 3.0
 """Seconds for an orderly close, after which the connection is aborted."""
 _MAX_EXPIRED = 100_000
@@ -459,7 +458,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """Whether a frame has been incomplete for far too long; never while a call `of_silence` may be waiting for it."""
         if self._partial_since is None or not self._reading or any(call.of_silence for call in self._calls.values()):
             return False
-        return now - self._partial_since >= self.timeout + self._reader.pending / _MIN_RATE
+        return now - self._partial_since >= self.timeout + self._reader.pending / MIN_FRAME_RATE
 
     def _break_off(self, error: PeerError) -> None:
         """End the connection from our side."""

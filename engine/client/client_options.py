@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.amounts import check_at_least
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.retries import pause_after
 
@@ -37,9 +37,7 @@ class ClientOptions:
     def __post_init__(self) -> None:
         times = "timeout", "nudge", "first_retry", "longest_retry", "not_ready"
         for name in (*times, "in_flight", "ahead", "max_body"):
-            value, least = getattr(self, name), 0 if name in times else 1
-            if not value >= least:  # written so that NaN is refused too
-                raise InvalidRequestError(f"{name}={value}: no less than {least} can be meant")
+            check_at_least(name, getattr(self, name), 0 if name in times else 1)
 
     def pause_after(self, pause: float) -> float:
         """The pause in seconds after a retry that came `pause` seconds after the one before; see `engine.net.retries`."""

@@ -50,7 +50,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
-from waltzctl.engine.amounts import chosen_partitions, format_ranges
+from waltzctl.engine.amounts import check_at_least, chosen_partitions, format_ranges
 from waltzctl.engine.client.append_call import AppendsInBulk, OneAppend
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
@@ -356,8 +356,7 @@ class LogClient:
     def _seconds(self, timeout: float | None) -> float:
         if timeout is None:
             return self.options.timeout
-        if not timeout >= 0:  # written so that NaN is refused too: it would wait for ever
-            raise InvalidRequestError(f"timeout={timeout}: no less than 0 can be meant")
+        check_at_least("timeout", timeout, 0)
         return timeout
 
     def _within(

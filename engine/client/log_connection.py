@@ -20,7 +20,7 @@ from waltzctl.engine.client.client_connection import NodePortConnection
 from waltzctl.engine.client.server_client import SERVER_PORT
 from waltzctl.engine.errors import PeerError
 from waltzctl.engine.net.futures import taken
-from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
+from waltzctl.formats.request_id import LAST_SEQUENCE, NO_CLIENT, NO_PARTITION, RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_prefix
 from waltzctl.formats.wire.frame import Magic, keep_alive
@@ -29,8 +29,6 @@ Pushed: TypeAlias = wire.FeedSuspended | wire.MountResponse | wire.FlushResponse
 """What a server sends to the client of a mount, besides transactions."""
 _PUSHED = (wire.FeedSuspended, wire.MountResponse, wire.FlushResponse, wire.LockFailure)
 PORT = SERVER_PORT
-_NO_CLIENT = -1
-_NO_PARTITION = -1
 
 
 class LogConnection(NodePortConnection[wire.ClientMessage]):
@@ -74,7 +72,7 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
             return
         if self._probe is not None and not self._probe.done():
             return
-        number = RequestId(_NO_CLIENT, 0, _NO_PARTITION, self.next_sequence())
+        number = RequestId(NO_CLIENT, 0, NO_PARTITION, self.next_sequence())
         try:
             frame = wire.encode(wire.ServerPartitionsAssignmentRequest(number), self.version)
         except ValueError:  # versions 0 and 1 have no request that is always answered

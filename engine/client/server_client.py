@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
 from waltzctl.engine.client.node_client import NodeClient
 from waltzctl.engine.errors import RefusedError
-from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.request_id import NO_CLIENT, NO_PARTITION, RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.hello import WALTZ_CLIENT, WALTZ_SERVER
-
-_NO_CLIENT = -1
-_NO_PARTITION = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +92,8 @@ class ServerClient(NodeClient[wire.ClientMessage]):
                 advice="its log says why; waltzctl cluster show tells what it prefers now",
             )
 
-    def _request_id(self, partition: int = _NO_PARTITION) -> RequestId:
-        return RequestId(_NO_CLIENT, 0, partition, self._connection.next_sequence())
+    def _request_id(self, partition: int = NO_PARTITION) -> RequestId:
+        return RequestId(NO_CLIENT, 0, partition, self._connection.next_sequence())
 
     async def _call(self, request: wire.ClientRequest, expected: type[A], what: str) -> A:
         version = self._connection.version

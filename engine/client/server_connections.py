@@ -21,11 +21,9 @@ from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableErro
 from waltzctl.engine.metadata.server_directory import PartitionServer, Told
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.events import happens_within
-from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.request_id import NO_CLIENT, RequestId
 from waltzctl.formats.wire import client as wire
 
-_NO_CLIENT = -1
-"""Client id of requests that mount nothing: high-water marks and data."""
 _DATA_SILENCE = 1.0
 """Seconds without a byte from the server after which a request for data is first repeated."""
 
@@ -155,8 +153,8 @@ class ServerConnections:
             server = self.server_of.get(partition)
             if server is not None:
                 with contextlib.suppress(PeerError):
-                    connection = await self.endpoint(server, _NO_CLIENT).connection()
-                    number = RequestId(_NO_CLIENT, server.generation, partition, connection.next_sequence())
+                    connection = await self.endpoint(server, NO_CLIENT).connection()
+                    number = RequestId(NO_CLIENT, server.generation, partition, connection.next_sequence())
                     frame = wire.encode(make(number), connection.version)
                     seconds = min(patience, connection.timeout)
                     patience = max(patience, min(2 * patience, self._options.nudge))
@@ -194,7 +192,7 @@ class ServerConnections:
         elif losses:
             why = f"server {address} has the partition, and the connection to it is lost again and again: {losses[-1].message}"
             advice = losses[-1].advice or "the log of that server says why"
-        elif data and (asked := self._endpoints.get((address, _NO_CLIENT))) and asked.hears(_DATA_SILENCE):
+        elif data and (asked := self._endpoints.get((address, NO_CLIENT))) and asked.hears(_DATA_SILENCE):
             why = f"answers of server {address} were still coming, and this one had not come whole"
             advice = "so much data takes longer on this way: give it a longer timeout, or ask for less at a time"
         elif mounted:

@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from waltzctl.engine.amounts import check_at_least
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_transaction import Transaction
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
@@ -97,8 +98,7 @@ class SqlDatabase:
         if not _NAME.fullmatch(self.table):
             raise InvalidRequestError(f"{self.table!r}: no name of a table", advice="letters, digits and underscores")
         for name in ("timeout", "first_retry", "longest_retry"):
-            if not getattr(self, name) >= 0:  # written so that NaN is refused too: it would be retried for ever
-                raise InvalidRequestError(f"{name}={getattr(self, name)}: no less than 0 can be meant")
+            check_at_least(name, getattr(self, name), 0)
 
 
 class SqlCursor:

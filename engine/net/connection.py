@@ -8,8 +8,8 @@ a buffer of its own, after the memory budget has reserved its size; no memory is
 
 Flow control.  The connection is not read while any reason of `Pause` is set; TCP then slows the peer down.
 
-Minimum rate.  A Hello, and a big frame whose memory is reserved, must arrive at `_MIN_RATE`.  Otherwise a peer that sends a byte
-now and then would never be idle, and would hold its reservation for ever.
+Minimum rate.  A Hello, and a big frame whose memory is reserved, must arrive at `MIN_FRAME_RATE`.  Otherwise a peer that sends a
+byte now and then would never be idle, and would hold its reservation for ever.
 
 Source of the handshake, the framing and the keep-alive: release 0.13.2.  waltzctl adds the limits, keep-alives from this side,
 and the detection of idle peers (weaknesses S4 and S11).
@@ -29,6 +29,7 @@ from enum import IntFlag, auto
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from waltzctl.engine.net.output_budget import Share
+from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE
 from waltzctl.engine.net.port import ConnectionInfo
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, is_tls, keep_alive
 from waltzctl.formats.wire.hello import HELLO_VERSION, Hello, choose_version
@@ -44,8 +45,6 @@ _COALESCED_BYTES = 64 << 10
 """Answers of at most this many bytes in total are copied into one write; longer ones go to `writelines`."""
 _LONGEST_HELLO = 4096
 """Bytes of a Hello's body."""
-_MIN_RATE = 64 << 10
-"""Bytes a second: minimum rate of a Hello, or of a big frame whose memory is reserved, after `PortLimits.stall_seconds`."""
 _CLOSE_POLL_SECONDS = 0.02
 """How often a closing connection looks whether the peer has acknowledged everything."""
 _LOGGED_BYTES = 32
@@ -478,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
         =====================================================  ==================================================
         incomplete frame or Hello, not paused                  `stall_seconds` without a byte
         no request under way, not paused                       `idle_seconds` without a byte
-        Hello, or big frame whose memory is reserved           `stall_seconds` + received bytes / `_MIN_RATE`
+        Hello, or big frame whose memory is reserved           `stall_seconds` + received bytes / `MIN_FRAME_RATE`
         =====================================================  ==================================================
         """
         stall, idle = self._port.limits.stall_seconds, self._port.limits.idle_seconds
@@ -491,8 +490,8 @@ class Connection(asyncio.BufferedProtocol):
                 return f"{arrived} bytes of {what} came, and nothing more for {stall:g} s"
             if silent > idle and not self.requests:
                 return f"it was silent for {idle:g} s"
-        if awaited and not self._pauses & _NOT_BY_PEER and taken > stall + arrived / _MIN_RATE:
-            least = f"{_MIN_RATE >> 10} KiB a second are the least after {stall:g} s"
+        if awaited and not self._pauses & _NOT_BY_PEER and taken > stall + arrived / MIN_FRAME_RATE:
+            least = f"{MIN_FRAME_RATE >> 10} KiB a second are the least after {stall:g} s"
             return f"{arrived} bytes of {what} came in {taken:.0f} s; {least}"
         return ""
 

@@ -17,6 +17,9 @@ _BODY = SIZE.within(least=1, most=2**31 - 1)
 
 _BATCH = 16 << 20
 """Bytes; see `PortLimits.max_batch`."""
+MIN_FRAME_RATE = 64 << 10
+"""Bytes a second at which a frame must arrive that takes longer than its grace period: of a peer (a Hello, or a big frame whose
+memory is reserved, after `PortLimits.stall_seconds`) and of a server that a client asks (after the connection's timeout)."""
 STORAGE_GROWTH = 64
 """Bytes by which an append's frame to a storage node may be longer than the client's frame that a log server received."""
 

@@ -253,8 +253,8 @@ PORTS: tuple[Slip, ...] = (
     ),
     Slip(
         _CONNECTION,
-        "taken > stall + arrived / _MIN_RATE",
-        "silent > stall + arrived / _MIN_RATE",
+        "taken > stall + arrived / MIN_FRAME_RATE",
+        "silent > stall + arrived / MIN_FRAME_RATE",
         _BOUNDS,
         "who sends a byte now and then holds the memory of a whole frame for ever",
     ),

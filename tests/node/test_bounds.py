@@ -18,7 +18,7 @@ from waltzctl.engine.net.configuration_file import MAX_DEPTH, MAX_SIZE, read_ent
 from waltzctl.engine.net.connection import OVERHEAD, Pause
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.output_budget import OutputBudget, Share
-from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE, PortLimits
 from waltzctl.engine.net.small_file import read_first_line, read_password_or_key
 from waltzctl.engine.node import admin_port, data_port
 from waltzctl.engine.node.append_runs import portions_of
@@ -640,7 +640,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "reads under way, all connections": f"{limits.reads}",
         "a peer that takes nothing, or stops in the middle of a frame": f"{limits.stall_seconds:.0f} s",
         f"a frame over {limits.big_frame >> 10} KiB, or a Hello, that comes slower": (
-            f"{limits.stall_seconds:.0f} s, and a second for every {connection._MIN_RATE >> 10} KiB"
+            f"{limits.stall_seconds:.0f} s, and a second for every {MIN_FRAME_RATE >> 10} KiB"
         ),
         "silence": f"{limits.idle_seconds:,.0f} s",
         "connections of a port": f"{limits.max_connections:,}",
