@@ -128,6 +128,20 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     yield place
     if not request.node.stash.get(_FAILED, False):
         shutil.rmtree(place, ignore_errors=True)
+        left = _open_below(place)
+        if left:  # held by a traceback, which refers to itself
+            gc.collect()
+            left = _open_below(place)
+        assert not left, f"{request.node.nodeid} left files open: {', '.join(sorted(left))}"
+
+
+def _open_below(place: Path) -> list[str]:
+    """The files below a directory that this process has open."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the list itself is closed by now
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [one for one in found if one.startswith(f"{place}/")]
 
 
 @pytest.fixture

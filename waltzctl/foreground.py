@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
+from waltzctl.engine.durable.descriptor_limit import raise_descriptor_limit
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.freed_memory import keep_freed_memory
 from waltzctl.engine.net.configuration import Configuration
@@ -345,13 +346,9 @@ def warnings_of(options: PortOptions) -> tuple[str, ...]:
 
 def prepare_process() -> None:
     """Settings of the process for a server: GIL switch interval, memory allocator, limit of open files."""
-    import resource
-
     sys.setswitchinterval(SWITCH_INTERVAL)
     keep_freed_memory(kept=KEPT_MEMORY, mapped=BIG_BLOCK, arenas=_ARENAS)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
+    raise_descriptor_limit()
 
 
 def serve(service: Callable[[], Service[Options, S]], *, with_uvloop: bool) -> ExitStatus:

@@ -284,9 +284,9 @@ def _write(
     progress.start("restoring", sum(one.size for one in work))
     kept, derived = ([one for one in work if _is_derived(one) is wanted] for wanted in (False, True))
     open_files = threading.Semaphore(_UNFLUSHED)
-    with (
-        ThreadPoolExecutor(WORKERS, thread_name_prefix="restore") as workers,
+    with (  # the workers end first: what they have written is flushed, also where one of them failed
         ThreadPoolExecutor(_FLUSHES, thread_name_prefix="flush") as flushes,
+        ThreadPoolExecutor(WORKERS, thread_name_prefix="restore") as workers,
     ):
 
         def write(one: _FileToWrite, read: Read) -> Future[int]:

@@ -105,12 +105,16 @@ def open_for_reading(path: PurePath | str, *, devices: bool = False) -> int:
 class WritableFile:
     """A file open for positioned reading and writing.  Every change goes through the observer.
 
-    Not thread-safe.  Closing does not sync.
+    Not thread-safe.  Closing does not sync.  A file to which nothing refers any more is closed: what fails half-way in a process
+    that runs for months takes no descriptor away from it.
     """
 
     def __init__(self, path: PurePath, descriptor: int) -> None:
         self.path = path
         self._descriptor: int | None = descriptor
+
+    def __del__(self) -> None:
+        self.close()
 
     @cached_property
     def device(self) -> int:
@@ -138,8 +142,9 @@ class WritableFile:
             descriptor = ownership.make_file(path, like or path)
         except OSError as error:
             raise write_error(path, None, error, doing="create") from error
+        file = cls(path, descriptor)
         _changed(Change("create", path))
-        return cls(path, descriptor)
+        return file
 
     def set_mode(self, mode: int) -> None:
         """Set the permission bits, regardless of the umask.  Raises DiskWriteError."""

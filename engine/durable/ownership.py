@@ -129,8 +129,12 @@ def make_file(path: PurePath, like: PurePath) -> int:
     wanted = wanted_for_file(like)
     mode = 0o644 if wanted is None else wanted.mode & 0o700 if wanted.exact else wanted.mode
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
-    if wanted is not None:
-        wanted.give(descriptor)
+    try:
+        if wanted is not None:
+            wanted.give(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

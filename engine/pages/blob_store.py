@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import resource
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.descriptor_limit import few_descriptors_left, raise_descriptor_limit, with_raised_limit
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.durable.file_system import begin_writing
 from waltzctl.engine.errors import DiskReadError, DiskWriteError
@@ -70,17 +70,17 @@ class BlobStore:
 
     def adopt(self, file_id: int) -> None:
         """Open an existing file.  Raises DiskWriteError, FileNotFoundError."""
-        _raise_descriptor_limit(len(self._files))
-        self._files[file_id] = WritableFile.open(self.path(file_id))
+        self._files[file_id] = _open(lambda: WritableFile.open(self.path(file_id)))
 
     def _create(self, file_id: int) -> None:
-        _raise_descriptor_limit(len(self._files))
-        file = WritableFile.create(self.path(file_id))
-        try:
-            disk.sync_directory(self.directory)
-        except BaseException:
-            file.close()
-            raise
+        with contextlib.ExitStack() as opened:
+            directory = with_raised_limit(lambda: opened.enter_context(disk.opened_directory(self.directory)))
+            file = _open(lambda: WritableFile.create(self.path(file_id)))
+            try:
+                disk.sync_directory(self.directory, directory)
+            except BaseException:
+                file.close()
+                raise
         with self._lock:
             self._files[file_id] = file
 
@@ -206,15 +206,15 @@ class BlobStore:
         self._files.clear()
 
 
-def _raise_descriptor_limit(files: int) -> None:
-    """Raise the soft limit of file descriptors to the hard limit once the open files come near it.
+def _open(open_file: Callable[[], WritableFile]) -> WritableFile:
+    """An open blob file.  The limit of open files is raised where they have become too many, or nearly.
 
     The usual soft limit, 1,024, is enough for 256 GiB.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files + _OTHER_DESCRIPTORS > soft:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    file = with_raised_limit(open_file)
+    if few_descriptors_left(file.fileno(), _OTHER_DESCRIPTORS):
+        raise_descriptor_limit()
+    return file
 
 
 def _split_copies(pages: Sequence[Data]) -> tuple[Sequence[int], Sequence[int]]:

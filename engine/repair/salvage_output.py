@@ -7,6 +7,7 @@ the directory is for reading, for comparing, and for restoring records of anothe
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,14 +82,12 @@ class _SegmentWriter:
     def __init__(self, directory: Path, partition: int, first: int, described: Description) -> None:
         header = SegmentHeader(FORMAT_VERSION, described.created, described.cluster_key, partition, first).encode()
         self.first, self.next, self.size = first, first, HEADER_SIZE
-        self._data = disk.WritableFile.create(directory / segment_name(first))
-        try:
-            self._index = disk.WritableFile.create(directory / index_name(first))
-        except BaseException:
-            self._data.close()
-            raise
-        self._data.write_at(0, header)
-        self._index.write_at(0, header)
+        with contextlib.ExitStack() as until_complete:
+            self._data = until_complete.enter_context(disk.WritableFile.create(directory / segment_name(first)))
+            self._index = until_complete.enter_context(disk.WritableFile.create(directory / index_name(first)))
+            self._data.write_at(0, header)
+            self._index.write_at(0, header)
+            until_complete.pop_all()
 
     def add(self, piece: RecordPiece, source: ByteSource, copied: Callable[[int], None]) -> None:
         """Append a piece; `copied` is called with the bytes of each block.  Raises DiskReadError, DiskWriteError, DamageError."""

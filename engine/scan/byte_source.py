@@ -41,12 +41,20 @@ class ByteSource(Protocol):
 
 
 class FileSource:
-    """A file opened for reading: without a lock, and without changing its access time where the system allows that."""
+    """A file opened for reading: without a lock, and without changing its access time where the system allows that.
+
+    It is closed by `close`, and where nothing refers to it any more.
+    """
+
+    _descriptor: int | None = None
 
     def __init__(self, path: PurePath | str, *, devices: bool = False) -> None:
         """`devices`: accept a block device as well.  Raises FileNotFoundError, DiskReadError."""
         self.name = str(path)
-        self._descriptor: int | None = disk.open_for_reading(path, devices=devices)
+        self._descriptor = disk.open_for_reading(path, devices=devices)
+
+    def __del__(self) -> None:
+        self.close()
 
     def fileno(self) -> int:
         """The descriptor.  Raises ValueError when closed."""

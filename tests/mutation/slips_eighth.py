@@ -240,11 +240,18 @@ EIGHTH: tuple[Slip, ...] = (
         "a bad sector costs both copies of a small section that was written with a large record",
     ),
     Slip(
-        "engine/pages/blob_store.py",
-        "    if files + _OTHER_DESCRIPTORS > soft:\n",
-        "    if False:\n",
+        "engine/durable/descriptor_limit.py",
+        "        if error.errno != errno.EMFILE or not raise_descriptor_limit():\n",
+        "        if True:\n",
         ("tests/pages/test_page_storage.py::test_more_blob_files_than_a_process_may_have_open_unless_it_asks",),
-        "a vault of 256 GiB takes no backup any more",
+        "a program with many connections writes pages until its descriptors are used up",
+    ),
+    Slip(
+        "engine/durable/descriptor_limit.py",
+        "descriptor + spare >= soft",
+        "descriptor + spare > soft",
+        ("tests/durable/test_descriptor_limit.py",),
+        "one descriptor fewer than is needed besides is left",
     ),
     Slip(
         "engine/pipeline/replica_stream.py",

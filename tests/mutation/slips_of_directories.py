@@ -26,13 +26,6 @@ _OF_SELDOM = ("tests/storage/test_seldom.py",)
 
 DIRECTORIES: tuple[Slip, ...] = (
     Slip(
-        "engine/storage/fences.py",
-        "    except FenceError as error:\n        file.close()\n        raise _damaged(path",
-        "    except FenceError as error:\n        raise _damaged(path",
-        ("tests/storage/test_fences.py",),
-        "a node that is started again and again runs out of descriptors",
-    ),
-    Slip(
         _RETIRED,
         "    check_put_aside(storage, number)\n    relocate",
         "    relocate",
@@ -97,13 +90,6 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _SEGMENT_READER,
-        "        except BaseException:\n            data.close()\n            raise",
-        "        except BaseException:\n            raise",
-        _OF_SEGMENT_READER,
-        "each read of a segment without index takes a descriptor",
-    ),
-    Slip(
-        _SEGMENT_READER,
         "room = min(LIST_BYTES, max_bytes)",
         "room = max_bytes",
         _OF_SEGMENT_READER,
@@ -115,13 +101,6 @@ DIRECTORIES: tuple[Slip, ...] = (
         "                file.size()  # a process",
         _OF_DIRECTORY,
         "what a node believes at its start is gone after a power loss",
-    ),
-    Slip(
-        _DIRECTORY,
-        "                except BaseException:\n                    opened.close()\n                    raise",
-        "                except BaseException:\n                    raise",
-        _OF_DIRECTORY,
-        "an opening that fails leaves files open",
     ),
     Slip(
         _DIRECTORY,

@@ -99,8 +99,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _BLOBS,
-        "            disk.sync_directory(self.directory)\n",
-        "            pass\n",
+        "                disk.sync_directory(self.directory, directory)\n",
+        "                pass\n",
         _CRASHES,
         "a power loss takes a blob file with pages that were promised",
     ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,8 +40,9 @@ def spoil(path: Path) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> PageStorage:
-    return PageStorage.create(tmp_path / "s")
+def store(tmp_path: Path) -> Iterator[PageStorage]:
+    with contextlib.closing(PageStorage.create(tmp_path / "s")) as opened:
+        yield opened
 
 
 def test_what_was_asked_for_stays() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +29,9 @@ OPTIONS = PageOptions(blob_limit=10 * KIB)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> PageStorage:
-    return PageStorage.create(tmp_path / "s", OPTIONS)
+def store(tmp_path: Path) -> Iterator[PageStorage]:
+    with contextlib.closing(PageStorage.create(tmp_path / "s", OPTIONS)) as opened:
+        yield opened
 
 
 def filled(store: PageStorage, pages: int = 10) -> None:

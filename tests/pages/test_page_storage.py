@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,24 +38,31 @@ from waltzctl.formats.pages.write_batch import PageId, Version, decode_batch, en
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> PageStorage:
-    return PageStorage.create(tmp_path / "s", PageOptions(blob_limit=64 << 10))
+def store(tmp_path: Path) -> Iterator[PageStorage]:
+    with contextlib.closing(PageStorage.create(tmp_path / "s", PageOptions(blob_limit=64 << 10))) as opened:
+        yield opened
 
 
-def test_more_blob_files_than_a_process_may_have_open_unless_it_asks(tmp_path: Path) -> None:
-    """With the limit that shells and timers set a vault of 256 GiB could neither be written to nor pruned."""
+@pytest.mark.parametrize("others", [0, 300])
+def test_more_blob_files_than_a_process_may_have_open_unless_it_asks(tmp_path: Path, others: int) -> None:
+    """With the limit that shells and timers set a vault of 256 GiB could neither be written to nor pruned.
+
+    `others`: files that the process has open besides, with 10 free descriptors below them.
+    """
     options = PageOptions(blob_limit=10)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = len(os.listdir("/proc/self/fd")) + 20
-    try:
+    with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as between:
+            for number in range(others):
+                (between if number < 10 else held).enter_context(open(os.devnull))
+        few = max(map(int, os.listdir("/proc/self/fd"))) + (1 if others else 20)
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
         for fresh in (True, False):
             resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
             with (PageStorage.create if fresh else PageStorage.open)(tmp_path / "s", options) as store:
                 for page in range(30):
                     put(store, page + 100 * fresh, b"0123456789")
                 assert len(store.status().blobs) == (30 if fresh else 60)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_an_empty_batch_is_a_no_op(store: PageStorage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import json
 import os
@@ -128,7 +129,7 @@ def test_a_creation_that_fails_leaves_no_half_made_directory(
         def step(_change: object, steps: Iterator[int] = steps) -> None:
             if next(steps, None) is None:
                 monkeypatch.setattr(disk, "observer", None)
-                raise error
+                raise copy.copy(error)  # each with a traceback of its own
 
         monkeypatch.setattr(disk, "observer", step)
         try:
