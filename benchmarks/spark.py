@@ -265,6 +265,7 @@ def log_to_tables(
                 rate = found.rows / found.first
                 figures.add(name, rate, f"{found.first:.1f} s  {rate / 1e6:.2f} million rows/s")
                 ratio(figures, f"{name}: over ready-made", found.ready / found.first, 0.9)
+                ratio(figures, f"{name}: over ready-made as a stream", found.ready_stream / found.first, 0.9)
                 ratio(figures, f"{name}: over 1 % more", found.first / found.second, 10)
                 figures.add(f"{name}: worker", found.memory, f"{found.memory / (1 << 20):.0f} MiB")
                 # the ready-made one that is measured last has a row for each record, as Kafka's source has

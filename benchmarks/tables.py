@@ -2,8 +2,9 @@
 
 Measured is what a flow of the pipeline does: a streaming query out of ``format("waltz_pipeline")`` into Parquet, with a
 checkpoint, until nothing is left.  Beside it stands a Python source that yields the same rows again and again, made before the
-clock runs, written as the same table: what Spark, Arrow and Parquet cost whoever reads.  A second run has one percent more to
-read.  Starts of sessions, and what Spark Declarative Pipelines takes to begin, are not in it.
+clock runs, written as the same table: what Spark, Arrow and Parquet cost whoever reads.  It runs as a batch query, and as a
+stream like ours, which shows what streams cost whoever reads.  A second run has one percent more to read.  Starts of sessions,
+and what Spark Declarative Pipelines takes to begin, are not in it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import psutil
 import pyarrow as pa
 from generated import GIB, add_segments, data_files, make_storage, total_bytes
 from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from waltzctl.engine.spark.stream_reader import TASK_WEIGHT
 from waltzctl.formats.control import CONTROL_FILE_NAME, decode_control
@@ -85,13 +86,17 @@ def grow(log: Log) -> Log:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of runs.  `rows`: of the first; `log`: as it is now; `memory`: the largest Python worker, bytes."""
+    """Seconds of runs.  `rows`: of the first; `log`: as it is now; `memory`: the largest Python worker, bytes.
+
+    `ready`, `ready_stream`: of the ready-made source, as a batch query and as a stream.
+    """
 
     rows: int
     log: Log
     first: float
     second: float
     ready: float
+    ready_stream: float
     memory: int
 
 
@@ -110,6 +115,9 @@ class ReadyMade(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return _ReadyMadeReader(dict(self.options))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        return _ReadyMadeStream(dict(self.options))
+
 
 class _ReadyMadeReader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
@@ -120,14 +128,39 @@ class _ReadyMadeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         first, stop = (self._rows * number // self._tasks for number in (partition.value, partition.value + 1))
-        with pa.memory_map(self._path) as mapped, pa.ipc.open_file(mapped) as file:
-            batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-            for batch in itertools.cycle(batches):
-                if first == stop:
-                    return
-                rows = min(batch.num_rows, stop - first)
-                yield numbered(batch.slice(0, rows), first)
-                first += rows
+        return ready_batches(self._path, first, stop)
+
+
+class _ReadyMadeStream(DataSourceStreamReader):
+    """The same rows as one micro-batch, whose offset is their number."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._whole = _ReadyMadeReader(options)
+        self._end = {"rows": int(options["rows"])}
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
+        return {"rows": 0}
+
+    def latestOffset(self, start: object = None, limit: object = None) -> dict[str, int]:  # noqa: N802  # Spark's name
+        return self._end
+
+    def partitions(self, start: object, end: object) -> list[InputPartition]:
+        return self._whole.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._whole.read(partition)
+
+
+def ready_batches(path: str, first: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a file again and again, with ids from `first` to `stop` - 1."""
+    with pa.memory_map(path) as mapped, pa.ipc.open_file(mapped) as file:
+        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+        for batch in itertools.cycle(batches):
+            if first == stop:
+                return
+            rows = min(batch.num_rows, stop - first)
+            yield numbered(batch.slice(0, rows), first)
+            first += rows
 
 
 def numbered(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
@@ -192,20 +225,23 @@ def measure(
     make_ready(made, log, what)
     schema = stream(spark, log, what).schema.json()
 
-    def ready(some: Log) -> float:
+    def ready(some: Log, *, streamed: bool) -> float:
         rows = rows_of(some, what)
         given = {"schema": schema, "rows": rows, "tasks": tasks_for(rows, some.record_size), "path": made}
-        source = spark.read.format("ready_made").options(**{name: str(value) for name, value in given.items()}).load()
+        reader = spark.readStream if streamed else spark.read
+        source = reader.format("ready_made").options(**{name: str(value) for name, value in given.items()}).load()
         target = place / "ready"
-        seconds = timed(lambda: source.write.parquet(str(target)), rows * some.record_size)
+        write = partial(written, source, target) if streamed else partial(source.write.parquet, str(target))
+        seconds = timed(write, rows * some.record_size)
         shutil.rmtree(target)
         return seconds
 
     target = place / what
     written(stream(spark, warm, what), target)
     shutil.rmtree(target)
-    ready(warm)
-    first, second, other, held = [], [], [], 0
+    for streamed in (False, True):
+        ready(warm, streamed=streamed)
+    first, second, batch, stream_of_ready, held = [], [], [], [], 0
     whole, rows = log, rows_of(log, what)
     for _ in range(repeat):
         read_through(whole)
@@ -214,8 +250,9 @@ def measure(
         whole = grow(whole)
         second.append(timed(partial(written, stream(spark, whole, what), target), 0))
         shutil.rmtree(target)
-        other.append(ready(log))
-    return Measured(rows, whole, median(first), median(second), median(other), held)
+        batch.append(ready(log, streamed=False))
+        stream_of_ready.append(ready(log, streamed=True))
+    return Measured(rows, whole, *map(median, (first, second, batch, stream_of_ready)), held)
 
 
 def read_through(log: Log) -> None:

@@ -41,7 +41,6 @@ from waltzctl.engine.pipeline.agreement import (
     outcomes,
     versions_of,
 )
-from waltzctl.engine.pipeline.committed_marks import committed_marks
 from waltzctl.engine.pipeline.equal_replicas import Reading, equal_rows
 from waltzctl.engine.pipeline.quarantine_rows import differing_row, nowhere_row
 from waltzctl.engine.pipeline.replica_copies import ReplicaCopies
@@ -69,6 +68,7 @@ from waltzctl.engine.spark.offsets import (
 )
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.reading_ahead import made_ahead
+from waltzctl.engine.spark.record_arrays import repeated
 from waltzctl.engine.spark.splits import pack
 from waltzctl.engine.spark.stream_directory import DirectoryHistory
 from waltzctl.engine.spark.stream_reader import (
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 """Transactions of one chunk, at most."""
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 16 << 20
 """Bytes of a replica's log in one chunk, approximately; a chunk of a single record may be larger."""
 
 
@@ -247,6 +247,8 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest: dict[str, dict[int, Anchor]] = {}
         marks: dict[int, int] = {}
         if self._metadata is not None:  # before the replicas' ends, which then are at or above these marks
+            from waltzctl.engine.pipeline.committed_marks import committed_marks  # 0.1 s of a stream's beginning
+
             marks = committed_marks(self._metadata, self._histories, self._partitions, known)
         for place, history in self._histories.items():
             latest[place] = history.latest(self._partitions, known[place], INTACT)
@@ -472,7 +474,7 @@ def _transactions(agreed: AgreedTransactions, copies: ReplicaCopies) -> Iterator
 def _agreed_rows(rows: pa.RecordBatch, agreed: AgreedTransactions) -> pa.RecordBatch:
     import pyarrow as pa
 
-    held = pa.repeat(pa.scalar(agreed.replicas, pa.int32()), rows.num_rows)
+    held = repeated(agreed.replicas, pa.int32(), rows.num_rows)
     return pa.RecordBatch.from_arrays([*rows.columns, held], schema=AGREED)
 
 

@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from waltzctl.engine.pipeline.agreement import common_ids
 from waltzctl.engine.pipeline.schemas import COPY
@@ -56,6 +55,8 @@ class ReplicaCopies:
             right = right.take(other.ids.searchsorted(common))
         if left.equals(right):
             return equal
+        import pyarrow.compute as pc
+
         for name in _COMPARED:  # compare id by id
             one, two = left[name].combine_chunks(), right[name].combine_chunks()
             pairs = zip(one.flatten(), two.flatten(), strict=True) if name == "request_id" else ((one, two),)
@@ -75,6 +76,8 @@ class ReplicaCopies:
 
 def _intact(pieces: Sequence[pa.RecordBatch | ScannedRows]) -> tuple[pa.Table, list[tuple[int, int]]]:
     """Rows of the intact records, and the damaged ranges of ids."""
+    import pyarrow.compute as pc
+
     made = [one.made() if isinstance(one, ScannedRows) else one for one in pieces]
     rows = pa.Table.from_batches(made, schema=COPY)
     damaged: list[tuple[int, int]] = []

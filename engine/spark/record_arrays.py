@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from waltzctl.engine.columns.column import Column
 from waltzctl.engine.columns.column_kinds import REQUEST_ID, hex32
@@ -68,7 +67,7 @@ class Constants:
         """The column `name` (node, partition, segment; any other is null), `rows` long."""
         kept = self._kept.get(name)
         if kept is None or len(kept) < rows:
-            kept = self._kept[name] = _repeated(self.value(name), _type(name), rows)
+            kept = self._kept[name] = repeated(self.value(name), _type(name), rows)
         return kept if len(kept) == rows else kept.slice(0, rows)
 
 
@@ -92,7 +91,8 @@ class ConstantRuns:
         )
 
 
-def _repeated(value: str | int | None, kind: pa.DataType, rows: int) -> Any:
+def repeated(value: str | int | None, kind: pa.DataType, rows: int) -> Any:
+    """An Arrow array of `rows` times the same value."""
     if value is None:
         return pa.nulls(rows, kind)
     if isinstance(value, int):
@@ -217,12 +217,16 @@ def _data(batch: RecordBatch) -> Any:
     offsets[:-1] = batch.offset - batch.data_base
     offsets[-1] = batch.end - batch.data_base
     records = pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), whole])
+    import pyarrow.compute as pc  # here: what plans a stream makes no rows
+
     return pc.binary_slice(records, RECORD_HEADER.size, -_TRAILER)
 
 
 def _verdicts(data_ok: npt.NDArray[np.bool_], rows: int, constants: Constants | ConstantRuns) -> Any:
     if data_ok.all():
         return constants.array("finding", rows)
+    import pyarrow.compute as pc
+
     nothing, code = pa.scalar(None, pa.string()), pa.scalar(Code.DATA_CHECKSUM.value)
     return pc.if_else(pa.array(data_ok), nothing, code)
 

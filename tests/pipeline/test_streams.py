@@ -7,6 +7,8 @@ import json
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from tests.spark.object_store import running_store
 from tests.spark.streaming import SCHEMA, damage
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
 from waltzctl.engine.pipeline import agreement_stream as agreement_module
+from waltzctl.engine.pipeline import committed_marks as marks_module
 from waltzctl.engine.pipeline.agreement_stream import agreement_stream
 from waltzctl.engine.pipeline.completeness import gaps
 from waltzctl.engine.pipeline.pipeline_data_source import ReplicasReader
@@ -458,7 +461,7 @@ def test_where_nobody_says_where_a_batch_begins_it_does_not_go_back_without_a_wo
     query = Query(kind, one)
     reader = query.reader
     marks = {0: 79}
-    monkeypatch.setattr(agreement_module, "committed_marks", lambda *_: dict(marks))
+    monkeypatch.setattr(marks_module, "committed_marks", lambda *_: dict(marks))
 
     def with_metadata() -> Any:
         made = reader()
@@ -470,6 +473,28 @@ def test_where_nobody_says_where_a_batch_begins_it_does_not_go_back_without_a_wo
     marks.clear()
     with pytest.raises(StalePlanError, match=r"79.* goes back to 49"):
         told_nothing(query)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(("kind", "rows"), [("transactions", 25), ("records", 25), ("differences", 0)])
+def test_neither_planning_nor_reading_imports_what_it_does_not_need(tmp_path: Path, kind: str, rows: int) -> None:
+    """Every query plans in a process of its own, and half of a short one is imports."""
+    storage = replica(tmp_path / "s", 25, mark=24)
+    program = f"""
+import json, sys
+from waltzctl.engine.pipeline.pipeline_data_source import PipelineDataSource
+heavy = {{"pandas", "pyarrow.compute", "asyncio", "kazoo", "fsspec", "waltzctl.engine.metadata.cluster_state"}}
+source = PipelineDataSource({{"what": {kind!r}, "paths": json.dumps([{str(storage)!r}])}})
+reader = source.streamReader(source.schema())
+start = reader.initialOffset()
+tasks = reader.partitions(start, reader.latestOffset(start))
+print(*heavy & set(sys.modules))
+print(sum(len(batch) for task in tasks for batch in reader.read(task)), *heavy - {{"pyarrow.compute"}} & set(sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["", str(rows)]
 
 
 def test_what_a_file_without_a_whole_header_held_is_missing(tmp_path: Path) -> None:
