@@ -90,7 +90,7 @@ def _restored(kind: type[WaltzError], arguments: tuple[object, ...], state: dict
 
 
 @contextlib.contextmanager
-def told_with(taken_back: Iterable[str]) -> Iterator[None]:
+def with_roll_backs(taken_back: Iterable[str]) -> Iterator[None]:
     """Set `taken_back` of any WaltzError raised in this context, because the failed command reports nothing else."""
     try:
         yield

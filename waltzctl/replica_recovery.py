@@ -45,7 +45,7 @@ def recover_cluster(
         done: list[int] = []
         try:
             async with location.open() as store:
-                await recover(store, agreed, reach, timeout=reach.timeout, log=log, told=done.append)
+                await recover(store, agreed, reach, timeout=reach.timeout, log=log, on_recovered=done.append)
         except (WaltzError, asyncio.CancelledError):  # the latter by Ctrl-C
             if done:
                 console.trouble(f"recovered all the same: partitions {format_ranges(done)}")

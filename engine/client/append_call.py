@@ -21,7 +21,7 @@ from waltzctl.formats.request_id import RequestId
 
 Numbered = tuple[int, Build | Draft]
 """A draft, or its builder, with its index in the call, from 0 (its *place*)."""
-Told = Callable[[int, int], Any]
+OnCommit = Callable[[int, int], Any]
 """Called for a committed append with its place and its transaction id."""
 AHEAD_BYTES = 16 << 20
 """An asynchronous iterable is read ahead until this many bytes of data wait to be sent."""
@@ -324,7 +324,7 @@ class AppendsInBulk(AppendCall):
     def __init__(
         self,
         drafts: Iterable[Build | Draft] | AsyncIterable[Build | Draft],
-        told: Told | None,
+        on_commit: OnCommit | None,
         *,
         ahead: int,
         seconds: float,
@@ -339,14 +339,14 @@ class AppendsInBulk(AppendCall):
             AwaitedDrafts(drafts, ahead, self.wake) if isinstance(drafts, AsyncIterable) else IteratedDrafts(drafts)
         )
         self.done = 0
-        self._told, self._seconds, self._late = told, seconds, late
+        self._on_commit, self._seconds, self._late = on_commit, seconds, late
         self._committed: list[tuple[int, int]] = []
         self._loop = asyncio.get_running_loop()
         self._progress, self._restarts_left = self._loop.time(), ANEW
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, mount: AppendingMount) -> bool:
-        """See `AppendCall`; also raises the error of `late` and errors of `told`, both at once."""
+        """See `AppendCall`; also raises the error of `late` and errors of `on_commit`, both at once."""
         self._note_progress()
         self._start_timer(self._progress + self._seconds)
         assert self._timer is not None
@@ -384,9 +384,9 @@ class AppendsInBulk(AppendCall):
         self._note_progress()
         committed, self._committed = self._committed, []
         self.done += len(committed)
-        if self._told is not None:
+        if self._on_commit is not None:
             for place, transaction_id in committed:
-                self._told(place, transaction_id)
+                self._on_commit(place, transaction_id)
 
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
         """See `AppendCall`."""

@@ -139,7 +139,7 @@ class LogClient:
         partition: int,
         drafts: Iterable[Build | Draft] | AsyncIterable[Build | Draft],
         *,
-        told: Callable[[int, int], object] | None = None,
+        on_commit: Callable[[int, int], object] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Append all `drafts`, many at a time, and wait until they are committed; returns how many were committed.
@@ -148,15 +148,15 @@ class LogClient:
         `ClientOptions.in_flight` appends of the partition are undecided; a draft that is sent again may be committed after later
         drafts.  A builder that returns None is skipped.
 
-        `told` is called for each committed draft with its index in `drafts`, from 0, and its transaction id.
+        `on_commit` is called for each committed draft with its index in `drafts`, from 0, and its transaction id.
 
         ====================================================  ==============================================================
         raised                                                when
         ====================================================  ==============================================================
         DeadlineError                                         in `timeout` seconds no draft was committed and none could be
-                                                              sent; drafts not reported to `told` may or may not be committed
+                                                              sent; drafts not reported to `on_commit` may or may not be committed
         ClientAheadError                                      at once
-        errors of `told`                                      at once
+        errors of `on_commit`                                      at once
         errors of `drafts` or a builder,                      once every earlier draft is decided; later drafts are not sent
         OversizedAppendError
         ====================================================  ==============================================================
@@ -165,7 +165,7 @@ class LogClient:
         what = f"appends to partition {partition}; those that were not told may or may not be committed"
         call = AppendsInBulk(
             drafts,
-            told,
+            on_commit,
             ahead=self.options.in_flight,
             seconds=seconds,
             late=lambda: self._connections.deadline_error(partition, seconds, what),
@@ -409,7 +409,7 @@ class LogClient:
 
     def _end(self, mount: Mount) -> None:
         self._mounts.pop(mount, None)
-        mount.end(PeerUnreachableError("the client", "the feed was ended"), told=False)
+        mount.end(PeerUnreachableError("the client", "the feed was ended"), tell_reader=False)
 
     def _servers_changed(self, before: Mapping[int, PartitionServer], servers: Mapping[int, PartitionServer]) -> None:
         """The directory has changed: mount at the new servers."""

@@ -80,7 +80,7 @@ async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
         def committed(place: int, _transaction_id: int) -> None:
             taken[place] += time.perf_counter_ns()
 
-        await client.append_all(partition, drafts(), told=committed)
+        await client.append_all(partition, drafts(), on_commit=committed)
         return taken
 
     for partition in options.partitions:

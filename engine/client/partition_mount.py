@@ -181,8 +181,8 @@ class Mount:
                 timer.cancel()
         self._mount_timer = self._nudge_timer = None
 
-    def end(self, error: WaltzError, *, told: bool = True) -> None:
-        """End the mount for good: all calls and flushes raise `error`.  `told`: the feed's reader gets it as well."""
+    def end(self, error: WaltzError, *, tell_reader: bool = True) -> None:
+        """End the mount for good: all calls and flushes raise `error`.  `tell_reader`: the feed's reader gets it as well."""
         if self._error is not None:
             return
         self._error = error
@@ -194,7 +194,7 @@ class Mount:
             fail(flush.done, error)
         self._flushes.clear()
         self.ready.set()
-        if self.queue is not None and told:
+        if self.queue is not None and tell_reader:
             self.queue.put_nowait(error)
 
     def _next_id(self) -> RequestId:

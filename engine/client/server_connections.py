@@ -18,7 +18,7 @@ from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.partition_mount import Connect
 from waltzctl.engine.client.server_endpoint import Endpoint
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError
-from waltzctl.engine.metadata.server_directory import PartitionServer, Told
+from waltzctl.engine.metadata.server_directory import OnChange, PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.events import happens_within
 from waltzctl.formats.request_id import NO_CLIENT, RequestId
@@ -38,8 +38,8 @@ class Servers(Protocol):
     async def client_id(self) -> int:
         """A client id that no other client has.  Raises PeerError."""
 
-    async def follow(self, told: Told) -> None:
-        """Call `told` with the server of each partition, now and after every change; runs until it is cancelled."""
+    async def follow(self, on_change: OnChange) -> None:
+        """Call `on_change` with the server of each partition, now and after every change; runs until it is cancelled."""
 
 
 class ServerConnections:

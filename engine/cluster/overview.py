@@ -71,7 +71,7 @@ class ClusterOverview:
     unheard: tuple[Unheard, ...]
 
 
-async def look(
+async def observe(
     state: ClusterState,
     reach: ConnectionFactory,
     before: ClusterOverview | None = None,

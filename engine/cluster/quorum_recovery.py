@@ -203,9 +203,9 @@ async def recover(
     *,
     timeout: float,
     log: logging.Logger,
-    told: Callable[[int], None],
+    on_recovered: Callable[[int], None],
 ) -> None:
-    """Apply an agreed plan.  `told` is called with each partition once recovered; `timeout`: seconds for a session to open.
+    """Apply an agreed plan.  `on_recovered` is called with each partition once recovered; `timeout`: seconds to open a session.
 
     Raises StalePlanError, before anything is done, if the plan would be different now; RefusedError, after all others have been
     recovered, if a session does not open.
@@ -235,7 +235,7 @@ async def recover(
             except RefusedError as error:
                 failed.append(error)
             else:
-                told(one.partition)
+                on_recovered(one.partition)
     finally:
         await nodes.close()
     if failed:

@@ -73,9 +73,9 @@ async def synchronise(
     reach: ConnectionFactory,
     *,
     only_add: bool,
-    told: Callable[[Address], None] = lambda _: None,
+    on_synchronised: Callable[[Address], None] = lambda _: None,
 ) -> None:
-    """Apply an agreed plan, node by node; `told` is called with the admin address of each node that was changed.
+    """Apply an agreed plan, node by node; `on_synchronised` is called with the admin address of each node that was changed.
 
     Raises StalePlanError, before anything is done, if a node has changed or is no longer in the metadata; and what the calls to
     nodes raise.
@@ -98,7 +98,7 @@ async def synchronise(
         for client, plan in zip(clients, agreed.plans, strict=True):
             if plan.steps:
                 await do_steps(client, plan)
-                told(plan.address)
+                on_synchronised(plan.address)
 
 
 def _assigned_by_address(state: ClusterState) -> Iterator[tuple[Address, tuple[int, ...]]]:

@@ -59,7 +59,7 @@ class ColumnKind:
     right: bool = True
     inner: Columns | None = None
 
-    def told(self, description: str) -> ColumnKind:
+    def described(self, description: str) -> ColumnKind:
         """The same kind, with a `description` in its JSON Schema."""
         return replace(self, schema={**self.schema, "description": description})
 

@@ -28,7 +28,7 @@ FINDING = ObjectType(
         Column("message", TEXT, "what was found, in words (not stable)"),
         Column(
             "remedy",
-            or_null(TEXT.told("A command line.")),
+            or_null(TEXT.described("A command line.")),
             "the command that mends it; null where a person must decide",
         ),
     ),

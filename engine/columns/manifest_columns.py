@@ -27,7 +27,7 @@ _PARTITION = Columns(
 )
 _FILE = Columns(
     (
-        Column("name", TEXT.told("Relative to the storage directory, with slashes."), "the file"),
+        Column("name", TEXT.described("Relative to the storage directory, with slashes."), "the file"),
         Column("size", SIZE, "how long it is"),
         Column("sha256", _SHA256, "of its bytes"),
     )
@@ -59,7 +59,7 @@ MANIFEST = ObjectType(
         Column("layout", LAYOUT, "documented or released"),
         Column(
             "control_header",
-            HEX.told("The control file's first 128 bytes."),
+            HEX.described("The control file's first 128 bytes."),
             "the control file's header",
             read=_control_header,
         ),
@@ -69,7 +69,7 @@ MANIFEST = ObjectType(
         Column(
             "signature",
             or_null(
-                struct(SIGNATURE).told(
+                struct(SIGNATURE).described(
                     "Over the line 'waltzctl.manifest/1 signature', a line feed, and the JSON that sha256 is of; the raw key"
                     " and signature in hex."
                 )

@@ -43,7 +43,7 @@ RECORD = ObjectType(
         ),
         Column(
             "offset",
-            or_null(OFFSET.told("Null where the record was read from a node, as segment is.")),
+            or_null(OFFSET.described("Null where the record was read from a node, as segment is.")),
             "where the record begins in the data file",
             in_view="of damage: where it begins",
             title="OFFSET",
@@ -67,7 +67,7 @@ RECORD = ObjectType(
         Column("data_hex", HEX, "the record's data", given=True, optional=True, stands=Stands.OBJECT),
         Column(
             "data",
-            ANYTHING.told("Text (utf8) or any JSON value (json); null where the bytes are not that."),
+            ANYTHING.described("Text (utf8) or any JSON value (json); null where the bytes are not that."),
             "the record's data",
             given=True,
             optional=True,

@@ -210,7 +210,7 @@ class _Comparison:
             if task.high is None:
                 for number, member in enumerate(current.members):
                     if (run := of_view[member.path].get(task.partition)) is not None:
-                        yield from self._counted(run.told_strays())
+                        yield from self._counted(run.stray_segments_by_ends())
                         yield from self._counted(current.joined(number, run.context.where))
                         yield from self._counted(losses_behind(run, (None, None)))
                 yield self._conclude(task.partition, current)

@@ -116,7 +116,7 @@ def _dump(
     yield from unnamed_losses(scope, around)
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
-        yield from run.told_strays()
+        yield from run.stray_segments_by_ends()
         span = wanted.first, wanted.last
         lost = [losses_in_front(run, span), losses_behind(run, span)]
         yield from lost[reverse]

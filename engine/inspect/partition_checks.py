@@ -84,10 +84,10 @@ def end_findings(
     `last`: reports of which the last one is that of the partition's last segment.
     """
     stretches = [one.stretch for one in last]
-    yield from told(context, losses(stretches, proven, context.local_low_water_mark, joined), reports)
+    yield from findings_of_losses(context, losses(stretches, proven, context.local_low_water_mark, joined), reports)
 
 
-def told(
+def findings_of_losses(
     context: PartitionContext, found: Iterable[Loss | IndexExcess], reports: Sequence[SegmentReport]
 ) -> Iterator[Finding]:
     """The findings for losses; that for a too long index is `index_excess` in the report of its segment, one of `reports`."""

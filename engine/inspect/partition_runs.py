@@ -221,7 +221,7 @@ class PartitionRun:
             or not all(one.finished for one in self._reports)
         ):
             return
-        yield from self.orphans(held_ids(self._reports), self.told_by(self._reports))
+        yield from self.orphans(held_ids(self._reports), self.ids_counted_elsewhere(self._reports))
         if not self._partition.whole:
             return
         reports = self._reports
@@ -244,7 +244,7 @@ class PartitionRun:
             context, proven = self.promised()
             found = list(join_findings(context, reports, proven))
         yield from found
-        yield from self.losses(held_ids(reports), [*self.told_by(reports), *self.listed_alone()])
+        yield from self.losses(held_ids(reports), [*self.ids_counted_elsewhere(reports), *self.listed_alone()])
         yield from self.stray_segments(check_again)
         yield from self.strays()
 
@@ -278,17 +278,17 @@ class PartitionRun:
         if self._context.assigned is not False or self.present:
             yield from loss_findings(self._context, held, elsewhere)
 
-    def told_by(self, reports: Sequence[SegmentReport]) -> list[Ids]:
+    def ids_counted_elsewhere(self, reports: Sequence[SegmentReport]) -> list[Ids]:
         """Ids that other findings count if they are missing: gaps in front of a segment, and the loss at the log's end.
 
         `reports`: those of the last segments, as for `ends`.
         """
         if not self._partition.whole:
             return []
-        return self.told(tuple(self.ends(reports, self._context, self.proven())))
+        return self.ids_counted_with(tuple(self.ends(reports, self._context, self.proven())))
 
-    def told(self, missing: Iterable[BelowMark | BelowProof]) -> list[Ids]:
-        """As `told_by`, where the loss at the log's end (`missing`) is known."""
+    def ids_counted_with(self, missing: Iterable[BelowMark | BelowProof]) -> list[Ids]:
+        """As `ids_counted_elsewhere`, where the loss at the log's end (`missing`) is known."""
         in_front = [(0, self.jobs[-1].first)] if self.jobs else []
         return [*in_front, *(ids for one in missing for ids in one.ids)]
 
@@ -371,7 +371,7 @@ class PartitionRun:
 
         yield from stray_findings(self._context, strays, self._template, known, check)
 
-    def told_strays(self) -> Iterator[Finding]:
+    def stray_segments_by_ends(self) -> Iterator[Finding]:
         """As `stray_segments`, for callers that do not check segments: both ends of each file are read.  Raises CutShort."""
         yield from self.stray_segments(self.by_ends)
 

@@ -103,16 +103,16 @@ def losses_behind(run: PartitionRun, span: Span) -> Iterator[Finding]:
     if run.whole:
         missing = tuple(one for one in _at_the_end(run, span) if _meets(span, *one.ids))
         yield from (loss_finding(one, run.context.where) for one in missing)
-    told, ranges = run.told(missing), run.listed_alone()
+    counted, ranges = run.ids_counted_with(missing), run.listed_alone()
     listed = dict(ranges)
     if _meets(span, *ranges):
-        for finding in run.orphans(_held(run, ranges), told):
+        for finding in run.orphans(_held(run, ranges), counted):
             first = finding.segment or 0
             if finding.severity is Severity.DAMAGE and _meets(span, (first, listed.get(first, first))):
                 yield finding
     given_up = [(loss.first, loss.last + 1) for loss in run.context.accepted]
     if run.whole and _meets(span, *given_up):
-        for finding in run.losses(_held(run, given_up), [*told, *ranges]):
+        for finding in run.losses(_held(run, given_up), [*counted, *ranges]):
             first = finding.transaction_id or 0
             if _meets(span, *(one for one in given_up if one[0] <= first < one[1])):
                 yield finding

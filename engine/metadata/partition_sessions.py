@@ -90,9 +90,9 @@ async def store_parameters(store: MetadataStore) -> StoreParameters:
 
 
 async def follow_replicas(
-    store: MetadataStore, told: Callable[[Mapping[int, Collection[str]]], Awaitable[None]], *, log: logging.Logger
+    store: MetadataStore, on_change: Callable[[Mapping[int, Collection[str]]], Awaitable[None]], *, log: logging.Logger
 ) -> None:
-    """Call `told` with the storage nodes of each partition that has any, now and whenever they change.  Never returns."""
+    """Call `on_change` with the storage nodes of each partition that has any, now and whenever they change.  Never returns."""
     changed = asyncio.Event()
     while True:
         changed.clear()
@@ -102,7 +102,7 @@ async def follow_replicas(
             for one in found.nodes:
                 for partition in one.partitions:
                     nodes.setdefault(partition, set()).add(one.node)
-            await told(nodes)
+            await on_change(nodes)
         except Exception as error:  # for instance MemoryError: no other task follows the assignment
             log.warning("the storage nodes' assignment is not known: %s", error, exc_info=unforeseen(error))
             await asyncio.sleep(_PAUSE)

@@ -33,7 +33,7 @@ class PartitionServer:
     generation: int
 
 
-Told = Callable[[Mapping[int, PartitionServer]], None]
+OnChange = Callable[[Mapping[int, PartitionServer]], None]
 
 
 class ServerDirectory:
@@ -57,8 +57,8 @@ class ServerDirectory:
         """Issue a new client id; none is issued twice."""
         return await new_client_id(self._store)
 
-    async def follow(self, told: Told) -> None:
-        """Call `told` with the server of each partition, now and whenever that changes.  Never returns."""
+    async def follow(self, on_change: OnChange) -> None:
+        """Call `on_change` with the server of each partition, now and whenever that changes.  Never returns."""
         last: Mapping[int, PartitionServer] | None = None
         last_error = ""
         changed = asyncio.Event()
@@ -74,7 +74,7 @@ class ServerDirectory:
             last_error = ""
             if now is not None and now != last:
                 last = now
-                told(now)
+                on_change(now)
             await happens_within(changed, _REREAD_SECONDS)
 
     async def _read(self, changed: asyncio.Event) -> Mapping[int, PartitionServer] | None:

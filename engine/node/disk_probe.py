@@ -32,7 +32,7 @@ class DiskProbe:
         self.path = storage / disk.STATE_DIRECTORY / f"{name}{disk.TEMPORARY_SUFFIX}"
         self.min_free_bytes = min_free_bytes
 
-    def look(self) -> DiskState:
+    def state(self) -> DiskState:
         """Probe now.  Raises nothing for errors of the disk: they are in `DiskState.problem`."""
         free: int | None = None
         try:

@@ -160,7 +160,7 @@ class Health:
     ) -> None:
         self._storage, self._hosted, self._ports, self._options = storage, hosted, ports, options
         self.probe = DiskProbe(storage.path, min_free_bytes=options.min_free_bytes)
-        self._disk_check = SingleFlight(self.probe.look, name="the look at the disk")
+        self._disk_check = SingleFlight(self.probe.state, name="the look at the disk")
         self._draining = threading.Event()
         self.last: NodeHealthReport | None = None
         """The last report; None before the first check."""
@@ -174,7 +174,7 @@ class Health:
         self._options = options
         self.probe.min_free_bytes = options.min_free_bytes
 
-    async def look(self) -> NodeHealthReport:
+    async def check(self) -> NodeHealthReport:
         """Check everything; returns within `HealthOptions.deadline` seconds."""
         found = await self._disk()
         if found.problem is None:

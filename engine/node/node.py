@@ -173,18 +173,18 @@ class Node:
     def _begin_journal(self, storage: StorageDirectory) -> None:
         if self.options.journal is None:
             return
-        put_right = storage.put_right
-        if put_right is not None and put_right.failed:  # the other partitions are served all the same
-            self._log.error("appends are not journaled until %s could be written back", put_right.path)
+        written_back = storage.written_back
+        if written_back is not None and written_back.failed:  # the other partitions are served all the same
+            self._log.error("appends are not journaled until %s could be written back", written_back.path)
             return
         journal = storage.begin_journal(self.options.journal, log=self._log)
         self._log.info("the commit journal %s is in force", journal.path)
 
     def _log_changes(self, storage: StorageDirectory) -> None:
         """Log what opening the directory changed by itself."""
-        if storage.put_right is not None:
-            self._log.warning("what the commit journal %s held was written back", storage.put_right.path)
-            for number, error in storage.put_right.failed.items():
+        if storage.written_back is not None:
+            self._log.warning("what the commit journal %s held was written back", storage.written_back.path)
+            for number, error in storage.written_back.failed.items():
                 self._log.error("partition %d: the commit journal is kept for it: %s", number, error)
         for entry in storage.taken_back:
             self._log.warning("the repair %s was interrupted; it was taken back, byte for byte", entry)
@@ -207,7 +207,7 @@ class Node:
         from waltzctl.engine.node.node_collector import NodeCollector, NodeSurroundings
 
         self._http = HttpPort(
-            self.health.look,
+            self.health.check,
             read=self.read,
             collect=lambda reading, report: NodeCollector(reading, NodeSurroundings.of(report, self.connections())),
             version=self.version,
@@ -247,9 +247,9 @@ class Node:
             found.append(("http", self._http.open_connections))
         return found
 
-    async def look(self) -> NodeHealthReport:
+    async def check(self) -> NodeHealthReport:
         """Check the node's health."""
-        return await self.health.look()
+        return await self.health.check()
 
     def _registry(self) -> str:
         of_cluster = cluster_metrics(self.storage.cluster_key, self.storage.num_partitions)

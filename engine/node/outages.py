@@ -200,7 +200,7 @@ class Room:
         try:
             if self._found_full_at is not None and time.monotonic() - self._found_full_at < self.max_age:
                 return False
-            well = self.probe.look().problem is None
+            well = self.probe.state().problem is None
             self._found_full_at = None if well else time.monotonic()
             return well
         finally:

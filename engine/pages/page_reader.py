@@ -61,11 +61,11 @@ class PageReader:
         """Where a page is stored, None if it does not exist.  Its bytes are not read."""
         self.check_open()
         sequence = self._snapshots.sequence_of(snapshot)
-        return self.directory_lock.look(self.directory.locate, PageId(namespace, page), sequence)
+        return self.directory_lock.read(self.directory.locate, PageId(namespace, page), sequence)
 
     def _locate(self, pages: Sequence[PageId], sequence: int | None) -> list[tuple[Located, PageEntry]]:
         """Pages with data, all as of one moment.  Raises NoSuchPageError."""
-        located = self.directory_lock.look(lambda: [self.directory.locate(page, sequence) for page in pages])
+        located = self.directory_lock.read(lambda: [self.directory.locate(page, sequence) for page in pages])
         return list(map(self._with_data, pages, located))
 
     def _with_data(self, page: PageId, found: Located | None) -> tuple[Located, PageEntry]:
@@ -81,12 +81,12 @@ class PageReader:
         self.check_open()
         sequence = self._snapshots.sequence_of(snapshot)
         wanted = PageId(namespace, page)
-        found = self.directory_lock.look(self.directory.locate, wanted, sequence)
+        found = self.directory_lock.read(self.directory.locate, wanted, sequence)
         known = None if found is None or found.entry is None else self._cache.get(found.origin, found.version)
         if found is not None and known is not None:  # never for an external page, even if its batch wrote it before
             return _page(found, known)
         with self.reclamation.reading():
-            found = self.directory_lock.look(self.directory.locate, wanted, sequence)
+            found = self.directory_lock.read(self.directory.locate, wanted, sequence)
             return self._read(*self._with_data(wanted, found))
 
     def read_many(self, pages: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None) -> list[Page]:
@@ -154,7 +154,7 @@ class PageReader:
             with self.directory_lock:
                 pages = self.directory.page_ids(namespace)
             for page in pages:
-                found = self.directory_lock.look(self.directory.locate, page, sequence)
+                found = self.directory_lock.read(self.directory.locate, page, sequence)
                 if found is not None:
                     yield found
 

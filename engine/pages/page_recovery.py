@@ -31,7 +31,7 @@ from waltzctl.engine.durable.quarantine import (
 )
 from waltzctl.engine.durable.restore import Way, stamp, ways_back
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
-from waltzctl.engine.errors import DamageError, StalePlanError, told_with
+from waltzctl.engine.errors import DamageError, StalePlanError, with_roll_backs
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.checkpoint import checkpoint_of
 from waltzctl.engine.pages.inspection import PageVerification, entries_of, read_settled, verify_store
@@ -321,7 +321,7 @@ def apply_recovery(plan: PageRecovery, *, arguments: Sequence[str]) -> AppliedRe
     path, entry = plan.path, None
     with STORE.lock(path):
         taken = roll_back_interrupted(path, STORE)
-        with told_with(one.id for one in taken):
+        with with_roll_backs(one.id for one in taken):
             if not plan.roll_back:
                 now = plan_recovery(path, plan.mode)
                 if now.hash != plan.hash:
@@ -366,7 +366,7 @@ def undo_repair(path: Path, entry_id: str) -> UndoneRecovery:
     """
     with STORE.lock(path):
         taken = roll_back_interrupted(path, STORE)
-        with told_with(one.id for one in taken):
+        with with_roll_backs(one.id for one in taken):
             meant = next((one for one in taken if one.id == entry_id), None)
             if meant is not None:
                 return UndoneRecovery(

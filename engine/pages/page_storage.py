@@ -228,7 +228,7 @@ class PageStorage(PageReader):
         data, edits, judged = batch.data, batch.edits, None
         if data:  # check before any data is written; `_commit` checks again if other batches were committed meanwhile
             self.check_open(writing=True)
-            judged = self.directory_lock.look(self._check_conflicts, edits)
+            judged = self.directory_lock.read(self._check_conflicts, edits)
         together = sum(map(len, data)) <= self.options.flushed_with_record
         spans = self._write_data(data, flush=not together, begin=not self.commit_lock.locked())
         places, flags = iter(spans), EditFlag.FLUSHED_WITH_RECORD if together else 0

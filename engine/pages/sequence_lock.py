@@ -32,7 +32,7 @@ class SequenceLock:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def look(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `read`, or its exception, as of a moment at which no change was in progress."""
         taken = self._acquired
         if not self._lock.locked():

@@ -233,7 +233,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Look at every replica.  Raises MismatchError where one is of another cluster."""
         found = dict(keys)
         for place, history in self._histories.items():
-            key = history.look()
+            key = history.refresh()
             if key is not None:
                 if keys.get(place, str(key)) != str(key):
                     check_one_cluster({f"what was read of {place}": keys[place], place: str(key)})
@@ -370,7 +370,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _confirm(self, place: str, number: int, anchor: Anchor) -> None:
         if not anchor.identified:
             return
-        found = self._histories[place].again(number, anchor)
+        found = self._histories[place].record_now(number, anchor)
         if found is None or not found.is_record(anchor):
             raise history_changed(place, number, anchor, found, None)
 

@@ -91,9 +91,9 @@ def committed_marks(
     key, sessions = read_sessions(metadata)
     ends = []
     for place, history in histories.items():
-        check_one_cluster({metadata: str(key), place: _text(history.look())})
+        check_one_cluster({metadata: str(key), place: _text(history.refresh())})
         before = history.standings(partitions, known.get(place, {}))
-        history.look()
+        history.refresh()
         after = history.standings(partitions, known.get(place, {}))
         ends.append(
             {

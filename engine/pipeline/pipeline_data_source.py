@@ -157,7 +157,7 @@ class ReplicasReader(DataSourceReader):
         if not isinstance(partition, _ReplicaTask):
             return
         for place, reader in replica_readers([partition.source], self._options, _spark("copy")).items():
-            reader.history.look()
+            reader.history.refresh()
             wanted = reader.options.partitions
             last = reader.history.latest(wanted, {}, INTACT)
             marks = reader.history.latest(wanted, {}, LOW_WATER_MARK)

@@ -15,7 +15,7 @@ from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState
 from waltzctl.engine.durable.ownership import Ownership
 from waltzctl.engine.durable.restore import other_times
-from waltzctl.engine.errors import DiskReadError, RefusedError, told_with
+from waltzctl.engine.errors import DiskReadError, RefusedError, with_roll_backs
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.store_kinds import is_page_store
@@ -26,7 +26,7 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 
 if TYPE_CHECKING:
     from waltzctl.engine.repair.recover_pages import StoreRepair
-    from waltzctl.engine.repair.since import MarkFall
+    from waltzctl.engine.repair.undo_conditions import MarkFall
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
                 others_files = _with_other_owner(entry)
-            with told_with(taken_back):
+            with with_roll_backs(taken_back):
                 status, findings = _verified(repair, exclusive=True)
     else:
         status, findings = _verified(repair, exclusive=False)
@@ -165,7 +165,7 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
         entry, verified, taken = undo_in_store(storage, entry_id)
         done = UndoResult((entry,), paths_of([entry]), taken)
         return UndoneRepair(done, verified.status, verified.grave, (), _other_times(done))
-    from waltzctl.engine.repair.since import falling_marks
+    from waltzctl.engine.repair.undo_conditions import falling_marks
     from waltzctl.engine.storage.store import concerned
 
     with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
@@ -178,7 +178,7 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
         done = undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
         partitions = {number for entry in (*done.entries, *done.taken_back) for number in concerned(entry)}
         back = (*done.taken_back, *(one for one in done.entries if one.state is RepairState.ROLLED_BACK))
-        with told_with(one.id for one in back):
+        with with_roll_backs(one.id for one in back):
             status, findings = verify_again(storage, partitions, exclusive=True)
         times = _other_times(done)
     return UndoneRepair(done, status, findings, falls, times)

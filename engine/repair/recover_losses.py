@@ -241,7 +241,7 @@ class LossPlanner:
 
     def _undecided(self, part: RepairedSegment, loss: Loss, why: str) -> None:
         files = self.context.files(part)
-        found = loss.told(files)
+        found = loss.as_finding(files)
         if loss.cause is Code.REPLICA_DIFFERS:
             found = files.finding(
                 loss.cause,
@@ -423,7 +423,7 @@ class LossPlanner:
         if not (tail.out_of_order or tail.unread):
             listed = self._listed_in_tail(part, tail) if following is None else 0
             at_end = Tail(following is None, self.mark, self.durable_to, following, listed)
-        found = tail.told(self.context.files(part), at_end)
+        found = tail.as_finding(self.context.files(part), at_end)
         assert found is not None, "a scan has found it"
         self.context.draft.leave(replace(found, severity=Severity.DAMAGE), why)
 

@@ -52,7 +52,7 @@ class Loss:
     either: bool = False
     seen: Damage | None = None
 
-    def told(self, files: SegmentFiles, tail: Tail | None = None) -> Finding | None:
+    def as_finding(self, files: SegmentFiles, tail: Tail | None = None) -> Finding | None:
         """The finding, worded as every command words it; None for a loss that no scan has found.
 
         `tail`: the surroundings of a torn tail; None for a loss that is reported as damage.

@@ -15,9 +15,9 @@ from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, quaranti
 from waltzctl.engine.durable.quarantine import take_back
 from waltzctl.engine.durable.restore import Way, check_kept, same_contents, stamp_as, ways_back
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
-from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, told_with
+from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, with_roll_backs
 from waltzctl.engine.log.places import local
-from waltzctl.engine.repair.since import (
+from waltzctl.engine.repair.undo_conditions import (
     ADVICE,
     SET_ASIDE,
     check_journal_comes_back,
@@ -63,7 +63,7 @@ def undo_locked(storage: Path, entry_id: str | None, *, allow_data_loss: bool) -
 
     `entry_id` None: the latest repair.  Interrupted repairs are rolled back first, whatever the id.
 
-    The undo is refused when the restored files would not join what was written since (`engine.repair.since`).  With
+    The undo is refused when the restored files would not join what was written since (`engine.repair.undo_conditions`).  With
     `allow_data_loss` that is first set aside, as an entry of its own; after a crash between the two steps the directory is as the
     repair left it.
 
@@ -73,7 +73,7 @@ def undo_locked(storage: Path, entry_id: str | None, *, allow_data_loss: bool) -
     taken = roll_back_interrupted(storage)
     if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
         return UndoResult(taken, paths_of(taken))
-    with told_with(one.id for one in taken):
+    with with_roll_backs(one.id for one in taken):
         refuse_marked(storage)
         entry = choose_applied(storage, list_entries(storage), entry_id)
         aside = _set_aside(entry, list_entries(storage)) if allow_data_loss else None

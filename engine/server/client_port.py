@@ -460,7 +460,7 @@ class ClientConnection(Connection):
             mark = (
                 UNKNOWN_HIGH_WATER_MARK
                 if _knows_later_generation(partition, request.request_id)
-                else partition.told_mark
+                else partition.announced_mark
             )
             self._reply(wire.HighWaterMarkResponse(request.request_id, mark))
 

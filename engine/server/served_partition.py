@@ -115,7 +115,7 @@ class Partition:
         return self.committed.high_water_mark
 
     @property
-    def told_mark(self) -> int:
+    def announced_mark(self) -> int:
         """The high-water mark for clients that ask: unknown while another server may have committed more than is known here."""
         return UNKNOWN_HIGH_WATER_MARK if self._reassigned else self.high_water_mark
 
@@ -159,7 +159,7 @@ class Partition:
 
         - undecided appends are not sent again, and clients have to mount again before they append;
         - the cache is emptied, and the next session resets the lock table;
-        - no high-water mark is told (`told_mark`) before that session is open.
+        - no high-water mark is told (`announced_mark`) before that session is open.
         """
         if not self.store.raise_generation(generation):
             return

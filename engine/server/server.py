@@ -211,7 +211,7 @@ class Server:
         from waltzctl.engine.server.server_collector import ServerCollector
 
         self._http = HttpPort(
-            self.look,
+            self.check,
             read=self.read,
             collect=ServerCollector,
             version=self.version,
@@ -284,7 +284,7 @@ class Server:
             len(self.log_server.port.connections),
         )
 
-    async def look(self) -> ServerHealthReport:
+    async def check(self) -> ServerHealthReport:
         """The health at this moment."""
         return ServerHealthReport(
             self._membership.present,

@@ -92,8 +92,8 @@ class ClusterHistory:
         """The location of the metadata."""
         return self._access.metadata
 
-    def look(self) -> uuid.UUID | None:
-        """See `History.look`."""
+    def refresh(self) -> uuid.UUID | None:
+        """See `History.refresh`."""
 
         async def read() -> tuple[uuid.UUID, int]:
             async with MetadataLocation.parse(self._access.metadata).open() as store:
@@ -135,8 +135,8 @@ class ClusterHistory:
         found: Anchor = self._access.run(read)
         return found
 
-    def again(self, partition: int, anchor: Anchor) -> Anchor | None:
-        """See `History.again`."""
+    def record_now(self, partition: int, anchor: Anchor) -> Anchor | None:
+        """See `History.record_now`."""
 
         async def read(client: LogClient) -> Anchor | None:
             if anchor.transaction_id > await client.high_water_mark(partition):

@@ -12,8 +12,8 @@ from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
     end_findings,
+    findings_of_losses,
     held_ids,
-    told,
 )
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -107,11 +107,11 @@ class ChunkTask:
                 break
         if self.whole is not None:
             run = self.whole.opened(limits)
-            told_there, listed = run.told_by(reports), run.listed_alone()
+            told_there, listed = run.ids_counted_elsewhere(reports), run.listed_alone()
             yield from run.orphans(held_ids([*self._before(listed, limits), *reports]), told_there)
             lost = [(loss.first, loss.last + 1) for loss in self.context.accepted]
             yield from run.losses(held_ids([*self._before(lost, limits), *reports]), [*told_there, *listed])
-            yield from run.told_strays()
+            yield from run.stray_segments_by_ends()
             yield from run.strays()
 
     def _joins(self, reports: Sequence[SegmentReport], limits: ReadLimits) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ class ChunkTask:
             row.append(begun(job.first, begins))
         joined = joints(row, 0 if self.first else None)
         if self.whole is None:
-            yield from told(self.context, joined, reports)
+            yield from findings_of_losses(self.context, joined, reports)
             return
         run = self.whole.opened(limits)
         context, proven = self.context, run.proven()

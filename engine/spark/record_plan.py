@@ -76,7 +76,7 @@ def record_parts(
         yield Notice(node_of(surveyed.scope), unnamed)
     for run in surveyed.runs:
         node = node_of(surveyed.scope, run)
-        findings = (*run.begin(), *run.told_strays())
+        findings = (*run.begin(), *run.stray_segments_by_ends())
         if findings:
             yield Notice(node, findings)
         missing = _missing(surveyed, whole_partition(surveyed, run, node), span)

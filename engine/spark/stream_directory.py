@@ -102,8 +102,8 @@ class DirectoryHistory:
         """The directory."""
         return str(self._path)
 
-    def look(self) -> uuid.UUID | None:
-        """See `History.look`.  Raises NotWaltzError, DiskReadError."""
+    def refresh(self) -> uuid.UUID | None:
+        """See `History.refresh`.  Raises NotWaltzError, DiskReadError."""
         try:
             named = (partition_number(name) for name in places.names(self._path))
             found = [number for number in named if number is not None]
@@ -228,11 +228,11 @@ class DirectoryHistory:
             return BEGINNING
         return self._retrying(partition, lambda places: places.at_or_before(transaction_id, known)) or BEGINNING
 
-    def again(self, partition: int, anchor: Anchor) -> Anchor | None:
-        """See `History.again`."""
+    def record_now(self, partition: int, anchor: Anchor) -> Anchor | None:
+        """See `History.record_now`."""
         if partition not in self._places:
             return None
-        return self._retrying(partition, lambda places: places.again(anchor))
+        return self._retrying(partition, lambda places: places.record_now(anchor))
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange | LostRange]:
         """See `History.parts`.  An `end` that names no record: the ids after the last record, up to this one, are lost."""

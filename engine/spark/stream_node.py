@@ -208,8 +208,8 @@ class NodeHistory:
             self._opened = _NodeConnection(self._access)
         return self._opened
 
-    def look(self) -> uuid.UUID | None:
-        """See `History.look`; a node does not tell its cluster's key.  Raises what the requests raise."""
+    def refresh(self) -> uuid.UUID | None:
+        """See `History.refresh`; a node does not tell its cluster's key.  Raises what the requests raise."""
         readings = self._connection.call(lambda client: read_partitions(client))
         self._readings = {one.partition: one for one in readings if one.assigned}
         self._seen.clear()
@@ -283,8 +283,8 @@ class NodeHistory:
         self._fetched[partition] = count + 1, size + RECORD_OVERHEAD + len(records[0].data)
         return anchor_of(records[0])
 
-    def again(self, partition: int, anchor: Anchor) -> Anchor | None:
-        """See `History.again`."""
+    def record_now(self, partition: int, anchor: Anchor) -> Anchor | None:
+        """See `History.record_now`."""
         if partition not in self._readings:
             return None
         found = self._fetch(partition, anchor.transaction_id)

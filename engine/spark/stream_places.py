@@ -165,7 +165,7 @@ class PartitionPlaces:
                 return found
             return _scan_up_to(opened, found, bound)
 
-    def again(self, anchor: Anchor) -> Anchor | None:
+    def record_now(self, anchor: Anchor) -> Anchor | None:
         """The intact record that has the anchor's id now, in whatever segment; None when there is none."""
         if any(one.first_transaction_id == anchor.segment for one in self._segments):
             assert anchor.segment is not None

@@ -160,7 +160,7 @@ class History(Protocol):
     def place(self) -> str:
         """The storage's path or address, for messages."""
 
-    def look(self) -> uuid.UUID | None:
+    def refresh(self) -> uuid.UUID | None:
         """Take a snapshot of the storage, from which the calls below answer.  Returns the cluster's key, None if unknown."""
 
     def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
@@ -176,7 +176,7 @@ class History(Protocol):
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """The intact record with the highest id up to this one; `BEGINNING` when there is none.  `known`: as for `latest`."""
 
-    def again(self, partition: int, anchor: Anchor) -> Anchor | None:
+    def record_now(self, partition: int, anchor: Anchor) -> Anchor | None:
         """The intact record that has the anchor's id now, whether it is the same record or another one; None: there is none."""
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[StreamPart]:
@@ -242,7 +242,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         With ``availableNow`` it is at or before the query's end, even when transactions were written after that was fixed.
         """
-        key = self._history.look()
+        key = self._history.refresh()
         latest = self._latest(StreamOffset()) if self._target is None else dict(self._target.partitions)
         starting = self._options.starting
         unknown = sorted(set(starting.partitions) - set(latest))
@@ -271,7 +271,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends: at the last transaction of each partition, or earlier by the limit."""
         begin = self._reached if start is None else StreamOffset.from_json(start)
-        key = self._history.look()
+        key = self._history.refresh()
         if begin is None:
             begin, rows = StreamOffset({}, key), None
         else:
@@ -327,7 +327,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The anchor with the record's place as of now.  Raises StalePlanError when the id has another record, or none."""
         if not anchor.identified:
             return anchor
-        found = self._history.again(partition, anchor)
+        found = self._history.record_now(partition, anchor)
         if found is None or not found.is_record(anchor):
             last = None
             if found is None:
@@ -374,12 +374,12 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The last transactions regardless of the limit; for Spark's progress report."""
-        key = self._history.look()
+        key = self._history.refresh()
         return StreamOffset(self._latest(self._reached or StreamOffset()), key).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query: it reads what is there now."""
-        key = self._history.look()
+        key = self._history.refresh()
         self._target = StreamOffset(self._latest(StreamOffset()), key)
 
     def _latest_in_target(self, begin: StreamOffset) -> dict[int, Anchor]:
@@ -394,7 +394,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch."""
         begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._reached = finish
-        key = self._history.look()
+        key = self._history.refresh()
         for one in (begin, finish):
             check_same_cluster(one, key, self._history.place)
         self._check_kept(begin, finish)

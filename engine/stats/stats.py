@@ -111,7 +111,7 @@ class _Partition:
     def findings(self) -> Iterator[Finding]:
         """All findings about the partition, in the order of dump."""
         yield from self.run.begin()
-        yield from self.run.told_strays()
+        yield from self.run.stray_segments_by_ends()
         yield from losses_in_front(self.run, _ALL_IDS)
         before: _Segment | None = None
         for segment in self.segments:

@@ -81,7 +81,7 @@ class AppendSession:
         """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError; RefusedError for a replica that is behind or
         whose last transactions were lost, and when no session id is left; DamageError when the partition's fence is damaged.
         """
-        found = storage.look(partition)
+        found = storage.outlook(partition)
         if found.quarantined:
             raise _quarantined(found.path, partition, found.findings)
         if not storage.availability(partition).writable:

@@ -45,7 +45,7 @@ from waltzctl.engine.errors import (
     NotWaltzError,
     PartitionQuarantinedError,
     RefusedError,
-    told_with,
+    with_roll_backs,
 )
 from waltzctl.engine.findings import Code, Finding, Where, make_finding
 from waltzctl.engine.findings.control_files import control_missing
@@ -56,7 +56,7 @@ from waltzctl.engine.storage.availability_marks import OFF, Availability, combin
 from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
-from waltzctl.engine.storage.journal_recovery import PutRight, keep_for, put_right
+from waltzctl.engine.storage.journal_recovery import WrittenBack, keep_for, write_back_journal
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_opening import QUARANTINING_ERRORS, ExaminedPartition, PartitionOpener
 from waltzctl.engine.storage.partition_recovery import renew_last_index
@@ -114,7 +114,7 @@ class StorageDirectory:
         self._taken_back: tuple[str, ...] = ()
         self._findings: list[Finding] = []
         self._journal: CommitJournal | None = None
-        self._put_right: PutRight | None = None
+        self._written_back: WrittenBack | None = None
         self._lock = threading.RLock()
 
     @classmethod
@@ -144,7 +144,7 @@ class StorageDirectory:
             with disk.WritableFile.open(control_path) as file:
                 file.sync()  # a process that died may have left its last writes in the page cache only
             taken_back = tuple(entry.id for entry in roll_back_interrupted(path))
-            with told_with(taken_back):
+            with with_roll_backs(taken_back):
                 control = OpenControlFile.open(
                     control_path, expected_key=expected_key, expected_partitions=expected_partitions
                 )
@@ -200,9 +200,9 @@ class StorageDirectory:
         return self._taken_back
 
     @property
-    def put_right(self) -> PutRight | None:
+    def written_back(self) -> WrittenBack | None:
         """Result of the write-back from a commit journal at opening; None where no journal was in force."""
-        return self._put_right
+        return self._written_back
 
     @property
     def journal(self) -> CommitJournal | None:
@@ -234,7 +234,7 @@ class StorageDirectory:
             raise self._not_assigned(number)
         return found
 
-    def look(self, number: int) -> Outlook:
+    def outlook(self, number: int) -> Outlook:
         """State of an assigned partition.  A partition that is not open is examined; it is neither opened nor changed.
 
         Raises NotAssignedError, InvalidRequestError.
@@ -365,9 +365,9 @@ class StorageDirectory:
 
         The next opening would write them into a new partition of the same number otherwise.
         """
-        if self._put_right is not None and number in self._put_right.failed:
-            keep_for(self.path, self._control, [one for one in self._put_right.failed if one != number])
-            del self._put_right.failed[number]
+        if self._written_back is not None and number in self._written_back.failed:
+            keep_for(self.path, self._control, [one for one in self._written_back.failed if one != number])
+            del self._written_back.failed[number]
 
     def reopen(self, number: int) -> Partition:
         """Close an assigned partition and open it again as at the opening of the directory: the way on after a failed sync.
@@ -459,9 +459,9 @@ class StorageDirectory:
 
     def _recover_journal(self) -> None:
         """Write back what a commit journal of an earlier process holds."""
-        self._put_right = put_right(self.path, self._control)
-        if self._put_right is not None:
-            self._opener.not_written_back = self._put_right.failed
+        self._written_back = write_back_journal(self.path, self._control)
+        if self._written_back is not None:
+            self._opener.not_written_back = self._written_back.failed
 
     def _open_partitions(self, wanted: Collection[int] | None) -> None:
         """Open the assigned partitions, or those of `wanted`.  Raises DiskError for a shortage of descriptors."""

@@ -108,7 +108,7 @@ def _check_segment(path: PurePath, part: JournalPart, cluster_key: uuid.UUID) ->
 
 
 @dataclass(frozen=True, slots=True)
-class PutRight:
+class WrittenBack:
     """Result of the write-back from the journal of a marked directory.
 
     `path`: the journal file.  `failed`: the partitions whose records could not be written back, with the error of each; the
@@ -119,7 +119,7 @@ class PutRight:
     failed: dict[int, WaltzError]
 
 
-def put_right(storage: Path, control: OpenControlFile) -> PutRight | None:
+def write_back_journal(storage: Path, control: OpenControlFile) -> WrittenBack | None:
     """Write back the journal of a marked directory, durably, and clear the mark; None where the directory is not marked.
 
     The caller holds the directory's lock, and none of its partitions is open.  After a crash at any point the next call completes
@@ -148,7 +148,7 @@ def put_right(storage: Path, control: OpenControlFile) -> PutRight | None:
         except (DamageError, DiskError) as error:
             failed[partition] = error
     _keep(storage, control, state, failed)
-    return PutRight(state.path, failed)
+    return WrittenBack(state.path, failed)
 
 
 def keep_for(storage: Path, control: OpenControlFile, partitions: Iterable[int]) -> None:

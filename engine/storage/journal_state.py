@@ -128,7 +128,7 @@ def is_marked(storage: PurePath) -> bool:
 
 
 def refuse_marked(storage: PurePath) -> None:
-    """Raise RefusedError for a marked directory, which only `journal_recovery.put_right` may change.
+    """Raise RefusedError for a marked directory, which only `journal_recovery.write_back_journal` may change.
 
     A repair would read segments that lack acknowledged records, and the next write-back would overwrite its changes.
     """

@@ -55,7 +55,7 @@ def test_a_running_node(tmp_path: Path, layout: Layout, inside: str | None) -> N
     left_out = {".waltzctl/lock", ".waltzctl/commit-journal.json", *(() if inside is None else (inside,))}
     assert names(back) & left_out == set()
     with StorageDirectory.open(back) as storage:
-        assert storage.put_right is None
+        assert storage.written_back is None
         assert len(storage.partition(0).read_range(0, 100)) == ALL
     restore_backup(place, head.name, tmp_path / "rejoining", options=RestoreOptions(for_rejoin=True))
     assert not marked(tmp_path / "rejoining")

@@ -243,7 +243,7 @@ class Bulk:
         self.taken, self.told = 0, list[tuple[int, int]]()
         source = self._counted(drafts) if isinstance(drafts, Iterable) else drafts
         told = more.pop("told", lambda place, number: self.told.append((place, number)))
-        self.task = asyncio.ensure_future(made.client.append_all(0, source, told=told, **more))
+        self.task = asyncio.ensure_future(made.client.append_all(0, source, on_commit=told, **more))
 
     def _counted(self, drafts: Iterable[Build | Draft]) -> Iterator[Build | Draft]:
         for draft in drafts:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from waltzctl.engine.metadata.server_directory import PartitionServer, Told
+from waltzctl.engine.metadata.server_directory import OnChange, PartitionServer
 
 
 @dataclass
@@ -15,14 +15,14 @@ class Directory:
 
     num_partitions: int = 2
     servers: Mapping[int, PartitionServer] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
+    told: list[OnChange] = field(default_factory=list)
     given: int = 100
 
     async def client_id(self) -> int:
         self.given += 1
         return self.given
 
-    async def follow(self, told: Told) -> None:
+    async def follow(self, told: OnChange) -> None:
         self.told.append(told)
         told(self.servers)
         await asyncio.Event().wait()

@@ -15,7 +15,7 @@ from tests.cluster.told_cluster import SESSION, ToldCluster, ToldNode, ToldServe
 from waltzctl.engine.cluster import cluster_verification
 from waltzctl.engine.cluster.cluster_answers import ServerAnswer, ask_servers
 from waltzctl.engine.cluster.cluster_verification import ClusterVerification
-from waltzctl.engine.cluster.overview import ClusterOverview, Unheard, look
+from waltzctl.engine.cluster.overview import ClusterOverview, Unheard, observe
 from waltzctl.engine.cluster.quorum_recovery import plan_recovery
 from waltzctl.engine.errors import DeadlineError, MismatchError, PeerUnreachableError, RemoteError, WaltzError
 from waltzctl.engine.findings import Finding
@@ -163,10 +163,10 @@ def test_how_a_cluster_does_says_why_a_replica_takes_no_part() -> None:
         None,
     )
     cluster = ToldCluster(*nodes, server=server())
-    found = asyncio.run(look(cluster.state, cluster.reach))
+    found = asyncio.run(observe(cluster.state, cluster.reach))
     assert (found.nodes, found.nodes_answering, found.servers, found.servers_answering) == (3, 2, 1, 1)
     assert found.unheard == (Unheard("n2:1", "n2:2: nobody listens"),)
-    alone = asyncio.run(look(cluster.state, ToldCluster(*nodes, server=None).reach))
+    alone = asyncio.run(observe(cluster.state, ToldCluster(*nodes, server=None).reach))
     assert [(one.address, one.why) for one in alone.unheard] == [
         ("n2:1", "n2:2: nobody listens"),
         ("s:1", "s:1: nobody listens"),
@@ -180,7 +180,7 @@ def test_how_a_cluster_does_says_why_a_replica_takes_no_part() -> None:
         [(None, None, "out of service: quarantined"), (None, None, "switched off"), (None, None, None)],
     ]
     assert [one.waits_for for one in found.partitions] == [(), ()]
-    without = asyncio.run(look(cluster.state, ToldCluster(*nodes, server=ToldServer({0: MARK})).reach))
+    without = asyncio.run(observe(cluster.state, ToldCluster(*nodes, server=ToldServer({0: MARK})).reach))
     assert [one.waits_for for one in without.partitions] == [(), ("n0:1", "n1:1", "n2:1")]
 
 
@@ -349,12 +349,12 @@ def test_rates_are_counted_from_the_look_before() -> None:
     cluster = sound()
 
     async def work() -> tuple[ClusterOverview, ClusterOverview, ClusterOverview]:
-        first = await look(cluster.state, cluster.reach)
+        first = await observe(cluster.state, cluster.reach)
         cluster.server_ = ToldServer({0: MARK + 30, 1: MARK - 1})
         earlier = replace(first, time=asyncio.get_running_loop().time() - 10.0)
-        second = await look(cluster.state, cluster.reach, earlier)
+        second = await observe(cluster.state, cluster.reach, earlier)
         later = replace(first, time=asyncio.get_running_loop().time() + 60.0)
-        return first, second, await look(cluster.state, cluster.reach, later)
+        return first, second, await observe(cluster.state, cluster.reach, later)
 
     first, second, third = asyncio.run(work())
     assert [one.rate for one in first.partitions] == [None, None]
@@ -365,7 +365,7 @@ def test_rates_are_counted_from_the_look_before() -> None:
     assert [one.behind for one in second.partitions[0].replicas] == [30, 30, 30]
     assert [one.behind for one in second.partitions[1].replicas] == [0, 0, 0]
     cluster.server_ = ToldServer({0: MARK})
-    without = asyncio.run(look(cluster.state, cluster.reach)).partitions[1]
+    without = asyncio.run(observe(cluster.state, cluster.reach)).partitions[1]
     assert [(one.last_transaction_id, one.behind) for one in without.replicas] == [(MARK, None)] * 3
 
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from tests.cluster.told_cluster import ToldCluster, ToldNode, ToldServer
-from waltzctl.engine.cluster.overview import ClusterOverview, look
+from waltzctl.engine.cluster.overview import ClusterOverview, observe
 from waltzctl.objects.cluster_objects import CLUSTER_TOP
 from waltzctl.render.cluster_view import top_lines
 
@@ -21,13 +21,13 @@ def test_the_first_look_knows_no_rates_and_the_next_does() -> None:
     nodes = [ToldNode({0: [20], 1: [20]}) for _ in range(3)]
     server = ToldServer({0: 20, 1: 5})
     cluster = ToldCluster(*nodes, server=server)
-    first = asyncio.run(look(cluster.state, cluster.reach))
+    first = asyncio.run(observe(cluster.state, cluster.reach))
     told = lines(first)
     assert told[0] == "05:06:07 UTC   3 of 3 storage nodes, 1 of 1 log servers answer"
     assert told[2].split() == ["P", "SERVER", "GENERATION", "SESSION", "MARK", "TX/S", "BEHIND", "WAITS", "FOR"]
     assert told[3].split() == ["0", "1", "1", "5", "20", "-", "-"]
     server.marks = {0: 1020, 1: 5}
-    second = asyncio.run(look(cluster.state, cluster.reach, replace(first, time=0.0)))
+    second = asyncio.run(observe(cluster.state, cluster.reach, replace(first, time=0.0)))
     rates = [one.rate for one in second.partitions]
     assert rates[1] == 0
     told = lines(replace(second, partitions=(replace(second.partitions[0], rate=1234.4), second.partitions[1])))
@@ -37,7 +37,7 @@ def test_the_first_look_knows_no_rates_and_the_next_does() -> None:
 
 def test_who_does_not_answer_is_named_with_the_reason() -> None:
     nodes = ToldNode({0: [20], 1: [-1]}, out={1: "quarantined"}), ToldNode({0: [17], 1: [20]}), None
-    found = asyncio.run(look(ToldCluster(*nodes, server=None).state, ToldCluster(*nodes, server=None).reach))
+    found = asyncio.run(observe(ToldCluster(*nodes, server=None).state, ToldCluster(*nodes, server=None).reach))
     told = lines(found)
     assert told[0] == "05:06:07 UTC   2 of 3 storage nodes, 0 of 1 log servers answer"
     assert told[1:3] == ["n2:1 does not answer: n2:2: nobody listens", "s:1 does not answer: s:1: nobody listens"]

@@ -112,10 +112,10 @@ def test_a_partition_that_cannot_be_decided_for_another_reason_by_now_keeps_no_o
         assert [one.high_water_mark for one in agreed.forecasts] == [9, None]
         nodes[0].out[1] = "write-failed"
         log = logging.Logger("test")
-        await recover_all(store, agreed, cluster.reach, timeout=1.0, log=log, told=recovered.append)
+        await recover_all(store, agreed, cluster.reach, timeout=1.0, log=log, on_recovered=recovered.append)
         nodes[0].ends[0] = [8]
         with pytest.raises(StalePlanError):
-            await recover_all(store, agreed, cluster.reach, timeout=1.0, log=log, told=recovered.append)
+            await recover_all(store, agreed, cluster.reach, timeout=1.0, log=log, on_recovered=recovered.append)
         await store.close()
 
     monkeypatch.setattr(quorum_recovery, "_recover", recover_one)
@@ -143,8 +143,8 @@ def test_an_interrupt_tells_what_was_recovered_before_it(tmp_path: Path, monkeyp
     async def plan(*_: object) -> RecoveryPlan:
         return RecoveryPlan("here", begin, ())
 
-    async def recover_one(*_: object, told: Callable[[int], None], **__: object) -> None:
-        told(0)
+    async def recover_one(*_: object, on_recovered: Callable[[int], None], **__: object) -> None:
+        on_recovered(0)
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(60)
 
@@ -237,7 +237,7 @@ def test_one_that_cannot_be_recovered_keeps_no_other_from_it(monkeypatch: pytest
     done: list[int] = []
     told_to: Any = None
     with pytest.raises(RefusedError, match=r"partition 2: .*; partition 3: ") as refused:
-        asyncio.run(recover_all(told_to, agreed, told_to, timeout=1, log=logging.getLogger(), told=done.append))
+        asyncio.run(recover_all(told_to, agreed, told_to, timeout=1, log=logging.getLogger(), on_recovered=done.append))
     assert (done, refused.value.advice) == ([0, 4], "mend it")
 
 
@@ -329,7 +329,9 @@ def test_a_server_that_comes_meanwhile_keeps_its_sessions(tmp_path: Path, monkey
             with pytest.raises(
                 RefusedError, match=f"partition 1: it is served under generation {before.generation + 1}"
             ):
-                await recover_all(store, plan, cluster.reach, timeout=1, log=logging.getLogger(), told=done.append)
+                await recover_all(
+                    store, plan, cluster.reach, timeout=1, log=logging.getLogger(), on_recovered=done.append
+                )
             assert done == [0]
             assert (await sessions.partition(1))[0].session_id == before.session_id + 1
         finally:

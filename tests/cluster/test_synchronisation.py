@@ -90,7 +90,9 @@ def synchronise_all(
         factory = cast("ConnectionFactory", reach)
         plan: SyncPlan = await plan_synchronisation(state, factory, only_add=only_add)
         assert not plan.unreachable
-        await synchronise(meanwhile(state), plan, factory, only_add=only_add, told=lambda one: told.append(str(one)))
+        await synchronise(
+            meanwhile(state), plan, factory, only_add=only_add, on_synchronised=lambda one: told.append(str(one))
+        )
 
     try:
         asyncio.run(work())

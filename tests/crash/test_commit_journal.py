@@ -549,8 +549,8 @@ def test_writing_back_fails(failure: Callable[[Failing, Path], None], tmp_path: 
             failed = []
             try:
                 with StorageDirectory.open(path, options=ONE_SEGMENT) as storage:
-                    assert storage.put_right is not None
-                    failed = list(storage.put_right.failed)
+                    assert storage.written_back is not None
+                    failed = list(storage.written_back.failed)
                     assert [n for n, one in storage.partitions.items() if one.quarantined] == failed
             except DiskError:
                 assert failure in (what_is_left_cannot_be_said, the_mark_cannot_be_taken_away)

@@ -319,8 +319,8 @@ def test_what_only_an_index_lists(storage: Path) -> None:
         file.write(bytes(24))
     one = opened(storage)
     assert one.listed_alone() == [(30, 33)]
-    assert one.told_by([])[0] == (0, 20)
-    assert opened(seg(storage, 0, 0)).told_by([]) == []
+    assert one.ids_counted_elsewhere([])[0] == (0, 20)
+    assert opened(seg(storage, 0, 0)).ids_counted_elsewhere([]) == []
 
 
 @pytest.mark.parametrize("changes", [0, 1, 2, 3, 4, 5])

@@ -300,13 +300,13 @@ def test_where_there_is_no_directory_nothing_joins() -> None:
     assert codes(one.begin()) == ["partition-directory-missing"]
     assert finished(one) == []
     assert [*losses_in_front(one, (None, None)), *losses_behind(one, (None, None))] == []
-    assert [*one.strays(), *one.told_strays()] == []
+    assert [*one.strays(), *one.stray_segments_by_ends()] == []
 
 
 def test_a_directory_without_segments_lacks_what_the_mark_says() -> None:
     one = run_of([], assigned=True, local_low_water_mark=14)
     assert list(losses_in_front(one, (None, None))) == []
-    assert one.told_by([]) == [(0, 15)]
+    assert one.ids_counted_elsewhere([]) == [(0, 15)]
 
 
 @pytest.mark.parametrize(("mark", "promised", "told"), [(29, 29, 0), (40, 40, 1), (40, 29, 0)])

@@ -1603,7 +1603,7 @@ _REPAIR = (
         )
     ),
     Equivalent(
-        "engine/repair/since.py",
+        "engine/repair/undo_conditions.py",
         "falling_marks",
         _NO_STATE,
         _NO_STATE.replace("size <", "size <="),
@@ -1634,7 +1634,7 @@ _REPAIR = (
         "where the seam is right behind the header, both ways put the same together",
     ),
     Equivalent(
-        "engine/repair/since.py",
+        "engine/repair/undo_conditions.py",
         "set_aside",
         _LOST_BYTES,
         _LOST_BYTES.replace("-1", "-2"),
@@ -2989,7 +2989,7 @@ _SPARK = (
     ),
     Equivalent(
         "engine/spark/stream_directory.py",
-        "DirectoryHistory.look",
+        "DirectoryHistory.refresh",
         "listed = {number: self._list(number) for number in sorted(found)}",
         "listed = {number: self._list(number) for number in list(found)}",
         "each is listed by itself, and nothing is told in this order",

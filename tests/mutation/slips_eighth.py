@@ -36,7 +36,7 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/directory.py",
-        "        if self._put_right is not None and number in self._put_right.failed:\n            keep_for(",
+        "        if self._written_back is not None and number in self._written_back.failed:\n            keep_for(",
         "        if False:\n            keep_for(",
         (f"{_JOURNAL}::test_what_could_not_be_written_back_of_a_partition_goes_with_its_files",),
         "what the journal held of a deleted partition is written into the new one",

@@ -111,7 +111,7 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "            with told_with(taken_back):",
+        "            with with_roll_backs(taken_back):",
         "            with contextlib.nullcontext():",
         _OF_DIRECTORY,
         "nobody learns that a repair was taken back",

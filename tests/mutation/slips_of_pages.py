@@ -226,7 +226,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "            judged = self.directory_lock.look(self._check_conflicts, edits)\n",
+        "            judged = self.directory_lock.read(self._check_conflicts, edits)\n",
         "",
         _WHOLE,
         "refused batches leave room that nobody uses, and a store in which nothing is wrong is reported to be repairable",

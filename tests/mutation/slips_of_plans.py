@@ -21,7 +21,7 @@ PLANS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/apply.py",
-        "            with told_with(taken_back):\n                status, findings = _verified(repair, exclusive=True)",
+        "            with with_roll_backs(taken_back):\n                status, findings = _verified(repair, exclusive=True)",
         "            status, findings = _verified(repair, exclusive=True)",
         ("tests/repair/test_roll_back_first.py",),
         "after an undo what was taken back is told as new",

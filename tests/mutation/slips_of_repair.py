@@ -224,7 +224,7 @@ REPAIR: tuple[Slip, ...] = (
         "a repair leaves a hole in a file",
     ),
     Slip(
-        "engine/repair/since.py",
+        "engine/repair/undo_conditions.py",
         "                if other < one\n",
         "                if other < one - 1\n",
         _STEP,
@@ -315,7 +315,7 @@ REPAIR: tuple[Slip, ...] = (
         "damage behind a cut is told and mended all the same",
     ),
     Slip(
-        "engine/repair/since.py",
+        "engine/repair/undo_conditions.py",
         "            if following != behind.first or not clean:\n",
         "            if following > behind.first or not clean:\n",
         ("tests/repair/test_undo.py",),

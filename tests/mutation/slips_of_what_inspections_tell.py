@@ -49,8 +49,8 @@ INSPECTIONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/inspect/unread_losses.py",
-        "[*told, *ranges]",
-        "told",
+        "[*counted, *ranges]",
+        "counted",
         ("tests/inspect/test_last_steps.py",),
         "what was read as damaged counts as held, and its loss is told twice",
     ),

@@ -336,7 +336,7 @@ SEVENTH: tuple[Slip, ...] = (
         "records whose data was changed on a replica replace a loss as proven ones",
     ),
     Slip(
-        "engine/repair/since.py",
+        "engine/repair/undo_conditions.py",
         "in read_chunks(path, known.start, known.size):",
         "in read_chunks(path, 0, known.size):",
         ("tests/repair/test_undo_rules.py::test_what_a_long_file_began_with_is_told_by_the_end_that_was_hashed",),

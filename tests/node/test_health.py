@@ -159,7 +159,7 @@ def test_a_queue_that_does_not_move_is_an_illness(tmp_path: Path, loop: str) -> 
                 assert answer.health["queues"]["requests"] == 1
                 assert answer.health["queues"]["stalled_seconds"] > 0
             assert await peer.receive() == SuccessResponse(7, 0, 0)
-            while (await node.look()).problems:
+            while (await node.check()).problems:
                 await asyncio.sleep(0)  # the answer leaves before the queue is looked at again
             assert (await get(node, "/health")).status == 200
             await peer.close()
@@ -335,13 +335,13 @@ def test_the_probe_tidies_up_after_a_process_that_ended_in_it(tmp_path: Path) ->
     (tmp_path / disk.STATE_DIRECTORY).mkdir()
     probe = DiskProbe(tmp_path, min_free_bytes=0)
     probe.path.write_bytes(b"left behind")
-    assert probe.look().problem is None
+    assert probe.state().problem is None
     assert not probe.path.exists()
 
 
 def test_a_directory_that_is_gone_is_told(tmp_path: Path) -> None:
     """The disk was unmounted: nothing is thrown at whoever asks."""
-    state = DiskProbe(tmp_path / "gone", min_free_bytes=0).look()
+    state = DiskProbe(tmp_path / "gone", min_free_bytes=0).state()
     assert state.free_bytes is None
     assert state.problem is not None
     assert os.strerror(errno.ENOENT) in state.problem
@@ -354,7 +354,7 @@ def test_a_process_without_a_free_descriptor_is_told(tmp_path: Path) -> None:
     with open(os.devnull) as last:
         resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno(), hard))
         try:
-            state = DiskProbe(tmp_path, min_free_bytes=0).look()
+            state = DiskProbe(tmp_path, min_free_bytes=0).state()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert state.problem is not None

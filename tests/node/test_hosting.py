@@ -53,7 +53,7 @@ from waltzctl.engine.node.node_settings import HealthOptions, NodeOptions, Servi
 from waltzctl.engine.node.permissions import NotLoadedError
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
-from waltzctl.engine.storage.journal_recovery import PutRight
+from waltzctl.engine.storage.journal_recovery import WrittenBack
 from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, decode_control
 from waltzctl.formats.wire.storage import (
     AppendRequest,
@@ -854,8 +854,8 @@ def test_what_the_start_changed_unasked_is_told(tmp_path: Path, caplog: pytest.L
     partition = SimpleNamespace(
         number=4, mended=[SimpleNamespace(code="torn-tail", message="cut")], undo_ids=["2026-1", "2026-2"]
     )
-    put_right = PutRight(Path("/fast/journal"), {4: DamageError("a segment is not there")})
-    storage: Any = SimpleNamespace(taken_back=["2026-0"], partitions={4: partition}, put_right=put_right)
+    written_back = WrittenBack(Path("/fast/journal"), {4: DamageError("a segment is not there")})
+    storage: Any = SimpleNamespace(taken_back=["2026-0"], partitions={4: partition}, written_back=written_back)
 
     async def work() -> None:
         Node(node_options(tmp_path), version="1", log=LOG)._log_changes(storage)

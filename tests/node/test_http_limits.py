@@ -31,7 +31,7 @@ from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 class Well:
     """Stands for the health of a node."""
 
-    async def look(self) -> NodeHealthReport:
+    async def check(self) -> NodeHealthReport:
         return NodeHealthReport(DiskHealth(1, 0.0, None), (), ())
 
 
@@ -68,7 +68,7 @@ class Wire:
 async def serving(look: Any = None, **limits: Any) -> AsyncIterator[tuple[HttpPort, int, Reading]]:
     """The port alone, without a node, on the loopback."""
     port = HttpPort(
-        look or Well().look,
+        look or Well().check,
         read=lambda: pytest.fail("nobody looks"),
         collect=lambda reading, report: pytest.fail("nobody collects"),
         version="1",
@@ -459,7 +459,7 @@ def test_a_free_port_is_one_at_one_address(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(loop, "getaddrinfo", two)
         for host in ("two", ""):
             port = HttpPort(
-                Well().look,
+                Well().check,
                 read=list,
                 collect=lambda *_: pytest.fail("nobody"),
                 version="1",
@@ -491,7 +491,7 @@ def test_metrics_are_in_the_form_that_all_accept_headers_together_ask_for(accept
 
     async def work() -> None:
         port = HttpPort(
-            Well().look,
+            Well().check,
             read=lambda: SimpleNamespace(metrics=list),
             collect=lambda *_: Nothing(),
             version="1",

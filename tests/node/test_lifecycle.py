@@ -126,7 +126,7 @@ def test_http_can_be_off(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, http_port=None) as node:
             assert node.addresses.http_port is None
-            assert (await node.look()).healthy
+            assert (await node.check()).healthy
             assert [name for name, _ in node.connections()] == ["data", "admin"]
 
     run(work())

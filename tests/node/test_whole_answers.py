@@ -100,8 +100,8 @@ def test_a_look_at_the_disk_is_shared_as_long_as_the_options_say(tmp_path: Path)
         health._disk_check = SingleFlight(lambda: looks.append(1) or DiskState(1, 0.1, None), name="look")
 
         async def twice(health: Health = health) -> None:
-            await health.look()
-            await health.look()
+            await health.check()
+            await health.check()
 
         asyncio.run(twice())
         assert len(looks) == (1 if max_age else 3)
@@ -153,7 +153,7 @@ def test_a_look_tells_the_partitions_that_the_disk_is_well(tmp_path: Path, probl
     monkey = pytest.MonkeyPatch()
     monkey.setattr(health, "_disk_check", SingleFlight(lambda: DiskState(9, 0.5, problem), name="x"))
     health.begin_draining()
-    report = asyncio.run(health.look())
+    report = asyncio.run(health.check())
     monkey.undo()
     assert service.told == ([] if problem else [7.0])
     assert report == NodeHealthReport(
@@ -174,7 +174,7 @@ def test_a_disk_of_which_nothing_can_be_said_is_a_problem(tmp_path: Path) -> Non
         raise RuntimeError("no thread")
 
     health._disk_check = SingleFlight(no_thread, name="x")
-    report = asyncio.run(health.look())
+    report = asyncio.run(health.check())
     assert report == NodeHealthReport(DiskHealth(None, None, "the disk cannot be looked at: no thread"), (), (), False)
 
 
@@ -245,7 +245,7 @@ def test_space_is_compared_with_what_should_be_free(
     (tmp_path / disk.STATE_DIRECTORY).mkdir()
     changes: list[tuple[str, str, int | None]] = []
     monkeypatch.setattr(disk, "observer", lambda change: changes.append((change.kind, change.path.name, change.size)))
-    state = DiskProbe(tmp_path, min_free_bytes=least).look()
+    state = DiskProbe(tmp_path, min_free_bytes=least).state()
     problem = (
         f"{tmp_path / disk.STATE_DIRECTORY}: 1000 bytes are free, and 1001 should be; make room before appends fail"
     )
@@ -336,9 +336,9 @@ def test_a_read_only_disk_and_one_that_fails_are_told_with_the_space_that_is_kno
     )
     probe = DiskProbe(tmp_path, min_free_bytes=0)
     place = tmp_path / disk.STATE_DIRECTORY
-    assert probe.look() == DiskState(1536, None, f"{place}: the file system is read-only")
+    assert probe.state() == DiskState(1536, None, f"{place}: the file system is read-only")
     flags[0] = 0
-    found = probe.look()
+    found = probe.state()
     assert (found.free_bytes, found.seconds) == (1536, None)
     assert "No such file" in str(found.problem)
 

@@ -13,14 +13,14 @@ from waltzctl.engine.pages.sequence_lock import SequenceLock
 
 def test_a_look_takes_no_lock() -> None:
     lock = SequenceLock()
-    assert lock.look(lambda: lock._lock.locked()) is False
-    assert lock.look(lambda one, *, other: one + other, 1, other=2) == 3
+    assert lock.read(lambda: lock._lock.locked()) is False
+    assert lock.read(lambda one, *, other: one + other, 1, other=2) == 3
 
 
 def test_while_somebody_has_it_a_look_waits() -> None:
     lock, found = SequenceLock(), list[int]()
     value = [0]
-    reader = threading.Thread(target=lambda: found.append(lock.look(lambda: value[0])))
+    reader = threading.Thread(target=lambda: found.append(lock.read(lambda: value[0])))
     with lock:
         value[0] = 1
         reader.start()
@@ -42,7 +42,7 @@ def test_what_was_seen_while_it_was_taken_is_looked_at_again() -> None:
                 value[0] = 2
         return seen
 
-    assert lock.look(read) == 2
+    assert lock.read(read) == 2
     assert looks == [False, True]
 
 
@@ -56,7 +56,7 @@ def test_a_failure_over_something_half_changed_is_none() -> None:
                 raise IndexError
         return "whole"
 
-    assert lock.look(read) == "whole"
+    assert lock.read(read) == "whole"
 
 
 def test_a_failure_over_what_nobody_changes_is_one() -> None:
@@ -64,7 +64,7 @@ def test_a_failure_over_what_nobody_changes_is_one() -> None:
         raise KeyError("gone")
 
     with pytest.raises(KeyError, match="gone"):
-        SequenceLock().look(read)
+        SequenceLock().read(read)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_nobody_sees_a_half() -> None:
 
     def watch() -> None:
         while not stop.is_set():
-            first, second = lock.look(read)
+            first, second = lock.read(read)
             if first != second:
                 torn.append((first, second))
 

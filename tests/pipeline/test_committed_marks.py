@@ -133,7 +133,7 @@ class Told:
     def __init__(self, *looks: tuple[int, int], key: uuid.UUID | None = KEY) -> None:
         self._looks, self._key, self._at = looks, key, -1
 
-    def look(self) -> uuid.UUID | None:
+    def refresh(self) -> uuid.UUID | None:
         self._at = min(self._at + 1, len(self._looks) - 1)
         return self._key
 

@@ -35,7 +35,7 @@ def copies(path: Path, records: list[Record], cut: int, broken: int | None = Non
     if broken is not None:
         damage(path, broken - broken % cut, broken)
     history = DirectoryHistory(path, RowMaker(from_arrow_schema(COPY)))
-    history.look()
+    history.refresh()
     end = history.latest(None, {}, INTACT)[0]
     pieces = [one for part in history.parts(0, BEGINNING, end) for one in history.scan(part, Losses())]
     history.close()

@@ -24,9 +24,9 @@ from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.provenance import MOMENT_MS, SegmentSurroundings, judge
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.survey import survey
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undo_conditions import falling_marks
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, entry_position

@@ -20,8 +20,8 @@ from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply, undo_repair
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undo_conditions import falling_marks
 from waltzctl.engine.repair.undoing import check_undo, undo
 from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions

@@ -19,13 +19,13 @@ from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
 from waltzctl.engine.durable.manifest import KeptFile, KeptRange, PartitionLeft, QuarantineEntry, Stamp
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError, WaltzError
 from waltzctl.engine.log.view import read_control
-from waltzctl.engine.repair import since as since_repair
+from waltzctl.engine.repair import undo_conditions
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.repair.since import ADVICE, content_before, falling_marks, obstacles, set_aside
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.repair.undo_conditions import ADVICE, content_before, falling_marks, obstacles, set_aside
 from waltzctl.engine.repair.undoing import UndoResult, check_undo, check_ways_back, undo
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.store import apply_edits, list_entries, marks_of
@@ -483,7 +483,7 @@ class File:
     """A data file from transaction `first` to `stop` - 1; `torn`: something stands behind that."""
 
     def __init__(self, first: int, stop: int, *, since: bool = False, torn: bool = False) -> None:
-        self.made = since_repair._DataFile(first, Path(f"{first}.seg"), Content("", ()), back=False, since=since)
+        self.made = undo_conditions._DataFile(first, Path(f"{first}.seg"), Content("", ()), back=False, since=since)
         self.end = stop, not torn
 
 
@@ -529,7 +529,7 @@ def test_what_stands_in_the_way_of_files_that_come_back(
     now: list[File], then: list[File], marks: tuple[int, int, int] | None, said: str | None
 ) -> None:
     """What the repair left had session 3 and both marks 9; where nothing is known of that no session is asked for."""
-    judgement = object.__new__(since_repair._Judgement)
+    judgement = object.__new__(undo_conditions._Judgement)
     judgement._number = 7
     judgement._now, judgement._then = [one.made for one in now], [one.made for one in then]
     judgement._ends = {id(one.made): one.end for one in (*now, *then)}
@@ -570,10 +570,10 @@ def test_where_a_file_ends_is_told_by_its_records(
         asked.append(path)
         return nullcontext()
 
-    monkeypatch.setattr(since_repair, "hint_of", hint_of)
+    monkeypatch.setattr(undo_conditions, "hint_of", hint_of)
     content = Content("", (LiteralBytes(data),))
     for back in (False, True):
-        assert since_repair._end_of(since_repair._DataFile(4, Path("4.seg"), content, back=back)) == end
+        assert undo_conditions._end_of(undo_conditions._DataFile(4, Path("4.seg"), content, back=back)) == end
     assert asked == ([] if len(data) < 128 else [Path("4.idx"), None])
 
 
@@ -583,14 +583,14 @@ def test_a_file_that_comes_back_is_told_from_those_that_stay(tmp_path: Path) -> 
     (entry,) = list_entries(d.root)
     assert entry.partitions is not None
     touched = {file.path.partition("/")[2]: file for file in entry.files if "/" in file.path}
-    found = since_repair._Judgement(entry, 0, entry.partitions[0], touched)
+    found = undo_conditions._Judgement(entry, 0, entry.partitions[0], touched)
     assert [(one.first, one.back, one.since) for one in found._now] == [
         (0, False, False), (4, False, False), (6, False, True)
     ]  # fmt: skip
     assert [(one.first, one.back, one.since) for one in found._then] == [
         (0, False, False), (4, True, False), (6, False, True), (8, True, False)
     ]  # fmt: skip
-    unknown = since_repair._Judgement(entry, 0, None, touched)
+    unknown = undo_conditions._Judgement(entry, 0, None, touched)
     assert [one.since for one in unknown._now] == [True, False, True], "all but what it touched may have come since"
 
 
@@ -637,7 +637,7 @@ def test_marks_that_were_raised_since_are_what_they_were(tmp_path: Path, layout:
     d = Twelve(tmp_path / "d", layout=layout)
     state = SimpleNamespace(partition=0, marks=(3, 8, 8))
     entry = SimpleNamespace(files=[], storage=d.root, partitions=[state], id="e", path=tmp_path)
-    (edit,) = since_repair._marks_as_left(entry)  # type: ignore[arg-type]
+    (edit,) = undo_conditions._marks_as_left(entry)  # type: ignore[arg-type]
     assert isinstance(edit, Overwrite)
     data = bytearray(d.control.read_bytes())
     assert edit.offset + len(edit.data) <= len(data)
@@ -658,11 +658,11 @@ def test_marks_are_set_back_in_a_control_file_that_the_repair_changed_unless_it_
     state = SimpleNamespace(partition=0, marks=(3, 8, 8))
     entry = SimpleNamespace(files=[file], storage=d.root, partitions=[state], id="e", path=tmp_path)
     if not since:
-        assert len(list(since_repair._marks_as_left(entry))) == 1  # type: ignore[arg-type]
+        assert len(list(undo_conditions._marks_as_left(entry))) == 1  # type: ignore[arg-type]
         return
     d.flip(d.control, 100)
     with pytest.raises(StalePlanError, match="it was changed since"):
-        list(since_repair._marks_as_left(entry))  # type: ignore[arg-type]
+        list(undo_conditions._marks_as_left(entry))  # type: ignore[arg-type]
 
 
 def test_edits_in_place_are_taken_back_wherever_they_stand_in_the_manifest(tmp_path: Path) -> None:
@@ -693,20 +693,20 @@ def test_a_file_in_which_too_much_is_missing_ends_nowhere(monkeypatch: pytest.Mo
     def survey(*_: object) -> None:
         raise DamageError("too much", (), advice="")
 
-    monkeypatch.setattr(since_repair, "survey", survey)
+    monkeypatch.setattr(undo_conditions, "survey", survey)
     content = Content("", (LiteralBytes(segment_header(0, 4).encode()),))
-    assert since_repair._end_of(since_repair._DataFile(4, Path("4.seg"), content, back=True)) == (4, False)
+    assert undo_conditions._end_of(undo_conditions._DataFile(4, Path("4.seg"), content, back=True)) == (4, False)
 
 
 def test_obstacles_are_told_partition_by_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     d = Twelve(tmp_path / "d")
 
     def judgement(_: object, number: int, *__: object) -> object:
-        made = None if number == 5 else since_repair.Obstacle(number, (), "why")
+        made = None if number == 5 else undo_conditions.Obstacle(number, (), "why")
         return SimpleNamespace(obstacle=lambda _: made)
 
-    monkeypatch.setattr(since_repair, "partitions_of", lambda _: {9, 5, 1})
-    monkeypatch.setattr(since_repair, "_Judgement", judgement)
+    monkeypatch.setattr(undo_conditions, "partitions_of", lambda _: {9, 5, 1})
+    monkeypatch.setattr(undo_conditions, "_Judgement", judgement)
     entry = SimpleNamespace(files=[], storage=d.root, partitions=None)
     assert [one.partition for one in obstacles(entry)] == [1, 9]  # type: ignore[arg-type]
 
@@ -724,7 +724,7 @@ def test_marks_are_set_back_where_both_states_have_some(
     state = SimpleNamespace(partition=0, marks=marks)
     states = [SimpleNamespace(partition=0, marks=None), state]
     entry = SimpleNamespace(files=[], storage=d.root, partitions=states, id="e", path=tmp_path)
-    assert len(list(since_repair._marks_as_left(entry))) == written  # type: ignore[arg-type]
+    assert len(list(undo_conditions._marks_as_left(entry))) == written  # type: ignore[arg-type]
 
 
 def test_what_a_long_file_began_with_is_told_by_the_end_that_was_hashed(tmp_path: Path) -> None:
@@ -733,4 +733,4 @@ def test_what_a_long_file_began_with_is_told_by_the_end_that_was_hashed(tmp_path
     known = Stamp(10, hashlib.sha256(b"tail").hexdigest(), None, start=6)
     for data, same in ((b"begin tail", True), (b"other tail and more", True), (b"begin tall", False), (b"tail", False)):
         path.write_bytes(data)
-        assert since_repair._begins_with(path, known) is same
+        assert undo_conditions._begins_with(path, known) is same

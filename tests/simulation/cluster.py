@@ -221,7 +221,7 @@ class Cluster:
             self._committed(partition, transaction_id, asked[place][0])
 
         with contextlib.suppress(DeadlineError, PeerError):
-            assert await client.append_all(partition, [build for _, build in asked], told=committed) == many
+            assert await client.append_all(partition, [build for _, build in asked], on_commit=committed) == many
             assert sorted(told) == [*range(many)], "each is told once"
 
     async def follow(self, client: LogClient) -> None:

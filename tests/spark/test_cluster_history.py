@@ -259,7 +259,7 @@ def test_a_stream_is_bounded_by_ids_in_ranges_of_which_the_last_names_its_record
 
 def test_what_is_known_of_places(client: Client, metadata: str) -> None:
     history = stream(metadata)._history
-    assert history.look() == KEY
+    assert history.refresh() == KEY
     ninth, sixth = anchor_of(client.records[0][9]), anchor_of(client.records[1][6])
     assert history.latest(None, {}, "intact") == {0: ninth, 1: sixth, 2: BEGINNING}
     assert history.latest({1}, {}, "intact") == {1: sixth}
@@ -270,11 +270,11 @@ def test_what_is_known_of_places(client: Client, metadata: str) -> None:
     assert history.at_or_before(0, 99, BEGINNING) == ninth
     assert history.at_or_before(0, 0, BEGINNING) == anchor_of(client.records[0][0])
     assert history.at_or_before(2, 99, BEGINNING) == BEGINNING
-    assert history.again(0, ninth) == ninth
-    assert history.again(0, Anchor(10)) is None
+    assert history.record_now(0, ninth) == ninth
+    assert history.record_now(0, Anchor(10)) is None
     client.given_out = 3
     with pytest.raises(RefusedError, match="partition 0: transaction 4 is not given out"):
-        history.again(0, Anchor(4))
+        history.record_now(0, Anchor(4))
 
 
 def test_a_last_record_that_is_another_one_or_missing_ends_the_task(client: Client, metadata: str) -> None:

@@ -53,7 +53,7 @@ def storage(tmp_path: Path) -> Path:
 
 def looked(path: Path) -> DirectoryHistory:
     history = DirectoryHistory(path, RowMaker(spark_schema(RECORD_COLUMNS)))
-    history.look()
+    history.refresh()
     return history
 
 
@@ -77,7 +77,7 @@ def marked(path: Path, **marks: int) -> None:
 def test_the_key_and_the_last_record_of_each_partition_are_known(tmp_path: Path) -> None:
     path = build_directory(tmp_path / "d", {0: 3, 1: 0, 2: 5}, size=20)
     history = looked(path)
-    assert history.look() == KEY
+    assert history.refresh() == KEY
     assert history.place == str(path)
     found = history.latest(None, {}, "intact")
     assert {number: one.transaction_id for number, one in found.items()} == {0: 2, 1: -1, 2: 4}
@@ -100,7 +100,7 @@ def test_without_a_control_file_every_partition_counts_and_no_key_is_known(tmp_p
     path = build_directory(tmp_path / "d", {0: 3, 4: 2}, num_partitions=5)
     (path / "waltz-storage.ctl").unlink()
     history = looked(path)
-    assert history.look() is None
+    assert history.refresh() is None
     assert sorted(history.latest(None, {}, "intact")) == [0, 4]
     assert [one.transaction_id for one in history.latest({4}, {}, "low-water-mark").values()] == [-1]
     (part,) = history.parts(4, BEGINNING, history.latest({4}, {}, "intact")[4])
@@ -134,8 +134,8 @@ def test_a_partition_without_a_directory_counts_where_it_was_assigned_and_writte
     (lost,) = history.parts(1, BEGINNING, found[1])
     assert isinstance(lost, LostRange)
     assert (lost.finding.transaction_id, lost.finding.missing) == (0, 3)
-    assert history.again(1, found[1]) is None
-    assert history.again(7, found[1]) is None
+    assert history.record_now(1, found[1]) is None
+    assert history.record_now(7, found[1]) is None
 
 
 def test_what_is_no_storage_is_told_by_its_path(tmp_path: Path) -> None:
@@ -234,15 +234,15 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_directory_at_rest_is_listed_once_and_one_that_changed_again(storage: Path, listed: list[int]) -> None:
     history = looked(storage)
     assert listed == [0]
-    history.look()
+    history.refresh()
     assert listed == [0]
     with seg(storage, 0, 20).open("ab") as file:
         file.write(make_records(1, first=30, size=20)[0].encode())
-    history.look()
+    history.refresh()
     assert listed == [0]
     assert history.latest(None, {}, "intact")[0].transaction_id == 30
     write_segment(storage / "0", make_records(1, first=31, size=20))
-    history.look()
+    history.refresh()
     assert listed == [0, 0]
     assert history.latest(None, {}, "intact")[0].transaction_id == 31
 
@@ -254,7 +254,7 @@ def test_a_directory_that_changed_just_now_may_change_again_within_its_time(
     now = (storage / "0").stat().st_mtime_ns + old
     monkeypatch.setattr(stream_directory.time, "time_ns", lambda: now)
     history = looked(storage)
-    history.look()
+    history.refresh()
     assert listed == ([0, 0] if again else [0])
     assert time.time_ns() == now
 
@@ -264,7 +264,7 @@ def test_an_empty_partition_at_rest_is_no_trouble(tmp_path: Path, listed: list[i
     for file in (path / "0").iterdir():
         file.unlink()
     history = looked(age(path))
-    history.look()
+    history.refresh()
     assert listed == [0]
     assert history.latest(None, {}, "intact") == {0: BEGINNING}
 
@@ -283,12 +283,12 @@ def test_the_last_record_is_looked_for_where_the_last_files_changed(
     monkeypatch.setattr(stream_directory.PartitionPlaces, "at_or_before", counting)
     assert history.latest(None, {0: anchor(5)}, "intact") == {0: anchor(29)}
     assert asked == [anchor(5)]
-    history.look()
+    history.refresh()
     assert history.latest(None, {0: anchor(5)}, "intact") == {0: anchor(29)}
     assert asked == [anchor(5)]
     with seg(storage, 0, 20).open("ab") as file:
         file.write(make_records(1, first=30, size=20)[0].encode())
-    history.look()
+    history.refresh()
     assert history.latest(None, {0: anchor(5)}, "intact")[0].transaction_id == 30
     assert asked == [anchor(5), anchor(29)]
 
@@ -326,11 +326,11 @@ def test_the_record_of_an_anchor_is_found_again(storage: Path) -> None:
         {"offset": 128},
         {"segment": 7},
     ):
-        assert history.again(0, anchor(25, **wrong)) == anchor(25)
-    assert history.again(0, anchor(25, record_checksum=1)) == anchor(25)
+        assert history.record_now(0, anchor(25, **wrong)) == anchor(25)
+    assert history.record_now(0, anchor(25, record_checksum=1)) == anchor(25)
     flip(seg(storage, 0, 20), at(25) + 50)
-    assert history.again(0, anchor(25)) is None
-    assert history.again(0, Anchor(30)) is None
+    assert history.record_now(0, anchor(25)) is None
+    assert history.record_now(0, Anchor(30)) is None
 
 
 # ---- the parts of a batch ------------------------------------------------------------------------------------------------

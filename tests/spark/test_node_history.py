@@ -175,22 +175,22 @@ def test_damaged_records_are_passed_over_up_to_a_bound(node: Node, monkeypatch: 
     assert node.asked == [1, 0]
     for code in (FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM):
         node.code = code
-        assert reader.again(0, Anchor(1)) is None
+        assert reader.record_now(0, Anchor(1)) is None
     node.code = FailureCode.NOT_ASSIGNED
     with pytest.raises(RemoteError):
-        reader.again(0, Anchor(1))
+        reader.record_now(0, Anchor(1))
     reader.close()
 
 
 def test_a_record_is_the_same_or_another_one_or_none(node: Node) -> None:
     reader = history(reading(0, 9))
     known = replace(anchor_of(RECORDS[4]), segment=3, offset=5)
-    assert reader.again(0, known) is known
-    assert reader.again(0, replace(known, record_checksum=1)) == anchor_of(RECORDS[4])
-    assert reader.again(0, Anchor(20)) is None
-    assert reader.again(1, known) is None
+    assert reader.record_now(0, known) is known
+    assert reader.record_now(0, replace(known, record_checksum=1)) == anchor_of(RECORDS[4])
+    assert reader.record_now(0, Anchor(20)) is None
+    assert reader.record_now(1, known) is None
     node.records[4] = RECORDS[5]
-    assert reader.again(0, known) is None
+    assert reader.record_now(0, known) is None
     reader.close()
 
 
@@ -200,26 +200,26 @@ def test_a_record_is_the_same_or_another_one_or_none(node: Node) -> None:
 def test_a_connection_is_kept_and_made_again_where_it_was_lost(node: Node) -> None:
     reader = history(reading(0, 9))
     assert reader.place == URL
-    assert reader.again(0, Anchor(1)) == reader.again(0, Anchor(1))
+    assert reader.record_now(0, Anchor(1)) == reader.record_now(0, Anchor(1))
     assert (node.opened, node.open_now) == (1, 1)
     node.lost = 1
-    assert reader.again(0, Anchor(1)) == anchor_of(RECORDS[1])
+    assert reader.record_now(0, Anchor(1)) == anchor_of(RECORDS[1])
     assert (node.opened, node.open_now) == (2, 1)
     client: Any = reader._connection._client
     client.closed = True  # as the connection is once the node has ended it
-    assert reader.again(0, Anchor(1)) == anchor_of(RECORDS[1])
+    assert reader.record_now(0, Anchor(1)) == anchor_of(RECORDS[1])
     assert node.opened == 3
     node.open_now -= 1
     node.lost = 2
     with pytest.raises(PeerError):
-        reader.again(0, Anchor(1))
+        reader.record_now(0, Anchor(1))
     reader.close()
     assert node.open_now == 0
     reader.close()
     node.lost = 1
     fresh = history(reading(0, 9))
     with pytest.raises(PeerError):
-        fresh.again(0, Anchor(1))
+        fresh.record_now(0, Anchor(1))
     assert node.lost == 0
     fresh.close()
     assert node.open_now == 0

@@ -165,8 +165,8 @@ def test_a_segment_without_a_record_is_passed_over(storage: Path) -> None:
     assert places(storage).at_or_before(None) == anchor(19)
     cut(seg(storage, 0, 20), 100)
     assert places(storage).at_or_before(None) == anchor(19)
-    assert places(storage).again(anchor(25)) is None
-    assert places(storage).again(anchor(15)) == anchor(15)
+    assert places(storage).record_now(anchor(25)) is None
+    assert places(storage).record_now(anchor(15)) == anchor(15)
 
 
 @pytest.mark.parametrize("index", [True, False])
@@ -193,7 +193,7 @@ def test_a_record_is_found_again_wherever_it_was_said_to_stand(
 ) -> None:
     if not index:
         spoil(storage)
-    assert places(storage).again(asked) == (None if found is None else anchor(found))
+    assert places(storage).record_now(asked) == (None if found is None else anchor(found))
 
 
 def test_the_segment_that_owns_an_id_is_asked_for_it(storage: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_segment_that_owns_an_id_is_asked_for_it(storage: Path) -> None:
     with seg(storage, 0, 10).open("ab") as file:
         file.write(b"".join(one.encode() for one in extra))
     twice = Anchor(20, extra[0].request_id, extra[0].record_checksum, 10, 128 + 600, 60)
-    assert places(storage).again(twice) == anchor(20)
+    assert places(storage).record_now(twice) == anchor(20)
     assert places(storage).at_or_before(20) == anchor(20)
     assert places(storage).at_or_before(19) == anchor(19)
 

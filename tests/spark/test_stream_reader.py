@@ -59,7 +59,7 @@ class Told:
     asked: list[int] = field(default_factory=list)
     closed: int = 0
 
-    def look(self) -> uuid.UUID | None:
+    def refresh(self) -> uuid.UUID | None:
         return self.key
 
     def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
@@ -82,7 +82,7 @@ class Told:
         self.asked.append(transaction_id)
         return self._highest(partition, transaction_id)
 
-    def again(self, partition: int, anchor: Anchor) -> Anchor | None:
+    def record_now(self, partition: int, anchor: Anchor) -> Anchor | None:
         return self.records.get(partition, {}).get(anchor.transaction_id)
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[Part]:

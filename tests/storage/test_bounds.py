@@ -327,7 +327,7 @@ def test_a_partition_is_opened_when_it_is_asked_for(tmp_path: Path, looked: bool
     with StorageDirectory.open(tmp_path, partitions=()) as storage:
         assert list(storage.partitions) == []
         if looked:
-            assert storage.look(0).last_transaction_id == 4
+            assert storage.outlook(0).last_transaction_id == 4
         assert storage.partition(0).read_range(0, 5) == records
         assert list(storage.partitions) == [0]
         assert storage.partition(0) is storage.partition(0)

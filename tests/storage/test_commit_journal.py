@@ -446,8 +446,8 @@ def test_a_segment_that_is_not_the_journals_fails_its_partition_alone(
         path.write_bytes(raw)
     with StorageDirectory.open(copy) as storage:
         assert [n for n, one in storage.partitions.items() if one.quarantined] == [1]
-        assert storage.put_right is not None
-        assert list(storage.put_right.failed) == [1]
+        assert storage.written_back is not None
+        assert list(storage.written_back.failed) == [1]
         assert any("commit journal holds acknowledged records" in one.message for one in storage.partition(1).findings)
         assert storage.partition(0).read_range(0, 100) == journaled.acknowledged[0]
         storage.partition(0).truncate(BEFORE - 1)  # and what is cut meanwhile stays cut
@@ -573,7 +573,7 @@ def test_a_journal_that_is_no_longer_in_force_is_not_looked_at(journaled: Journa
     Path(state_path(copy)).write_bytes(state)
     (tmp_path / "journal-after").write_bytes(journal)
     with StorageDirectory.open(copy) as storage:
-        assert storage.put_right is None
+        assert storage.written_back is None
         assert storage.partition(0).max_transaction_id == BEFORE
     assert not Path(state_path(copy)).exists()
 

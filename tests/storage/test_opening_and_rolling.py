@@ -179,7 +179,7 @@ def test_a_partition_without_a_directory_has_no_transaction(tmp_path: Path) -> N
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert (partition.max_transaction_id, partition.first_transaction_id, partition.segments) == (-1, 0, ())
-        assert storage.look(0).last_transaction_id == -1
+        assert storage.outlook(0).last_transaction_id == -1
         assert partition.quarantined
         with pytest.raises(CorruptRecordError):
             partition.read(0)
@@ -249,16 +249,16 @@ def test_partitions_that_were_not_asked_for_stay_as_they_are(tmp_path: Path) -> 
     before = digest(tmp_path / "2")
     with StorageDirectory.open(tmp_path, partitions=[1]) as storage:
         assert list(storage.partitions) == [1]
-        found = storage.look(2)
+        found = storage.outlook(2)
         assert (found.last_transaction_id, found.quarantined, codes(found.findings)) == (3, False, ["torn-tail"])
-        assert storage.look(1).last_transaction_id == 4
-        assert (storage.look(1).path, found.path) == (tmp_path / "1", tmp_path / "2")
+        assert storage.outlook(1).last_transaction_id == 4
+        assert (storage.outlook(1).path, found.path) == (tmp_path / "1", tmp_path / "2")
         assert list(storage.partitions) == [1]
         assert digest(tmp_path / "2") == before
         assert storage.partition(2).max_transaction_id == 3
         assert list(storage.partitions) == [1, 2]
         assert digest(tmp_path / "2") != before
-        for call in (storage.look, storage.partition, storage.availability):
+        for call in (storage.outlook, storage.partition, storage.availability):
             with pytest.raises(InvalidRequestError, match="partition 3: the control file has partitions 0 to 2"):
                 call(3)
             with pytest.raises(InvalidRequestError):
@@ -274,7 +274,7 @@ def test_a_partition_that_was_not_asked_for_can_be_taken_away(
     with StorageDirectory.open(tmp_path, partitions=[1]) as storage:
         storage.unassign(0, delete_files=delete_files)
         with pytest.raises(NotAssignedError):
-            storage.look(0)
+            storage.outlook(0)
         assert storage.partition(1).max_transaction_id == 4
         storage.assign(0)
         assert storage.partition(0).max_transaction_id == (-1 if delete_files else 4)

@@ -236,8 +236,8 @@ def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     """Say what else changes.  Raises StalePlanError where the undo would be refused."""
     from waltzctl.engine.durable.manifest import RepairState
     from waltzctl.engine.pages import page_recovery
-    from waltzctl.engine.repair.since import falling_marks
     from waltzctl.engine.repair.store_kinds import is_page_store
+    from waltzctl.engine.repair.undo_conditions import falling_marks
     from waltzctl.engine.repair.undoing import check_undo
     from waltzctl.engine.storage.store import list_entries
 

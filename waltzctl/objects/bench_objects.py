@@ -55,11 +55,15 @@ BENCH_RESULT = ObjectType(
         Column("node", TEXT, "the node's data port"),
         Column("tls", BOOLEAN, "whether through TLS"),
         Column("operation", one_of("append", "read"), "append or read"),
-        Column("batch", POSITIVE.told("Records in a request, or asked for."), "records in a request, or asked for"),
         Column(
-            "data_size", or_null(SIZE.told("Bytes of a record's data; null when reading.")), "bytes of a record's data"
+            "batch", POSITIVE.described("Records in a request, or asked for."), "records in a request, or asked for"
         ),
-        Column("in_flight", POSITIVE.told("Requests of each partition."), "requests of each partition at a time"),
+        Column(
+            "data_size",
+            or_null(SIZE.described("Bytes of a record's data; null when reading.")),
+            "bytes of a record's data",
+        ),
+        Column("in_flight", POSITIVE.described("Requests of each partition."), "requests of each partition at a time"),
         Column("connections", POSITIVE, "connections to the node"),
         Column("warm_up_seconds", SECONDS, "how long before measuring"),
         Column("elapsed_seconds", SECONDS, "how long it was measured"),
@@ -72,7 +76,7 @@ BENCH_RESULT = ObjectType(
         Column("latency_seconds", struct(LATENCY), "how long an answer took"),
         Column(
             "truncated",
-            BOOLEAN.told("Whether what was appended was removed again."),
+            BOOLEAN.described("Whether what was appended was removed again."),
             "whether what was appended was removed again",
         ),
         Column("partitions", listed(struct(_PARTITION)), "each partition"),

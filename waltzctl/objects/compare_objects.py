@@ -78,14 +78,14 @@ REPLICA = Columns(
         Column("session_id", or_null(INT64), "the last session that wrote"),
         Column("low_water_mark", or_null(INT64), "its low-water mark"),
         Column("local_low_water_mark", or_null(INT64), "its local low-water mark"),
-        Column("last_transaction_id", or_null(COUNT.told("The last intact one.")), "its last intact transaction"),
+        Column("last_transaction_id", or_null(COUNT.described("The last intact one.")), "its last intact transaction"),
         Column(
             "state", one_of("equal", "behind", "ahead", "diverged", "damaged", "missing"), "how it stands to the others"
         ),
-        Column("cut_after", or_null(INT64.told("-1: everything is cut.")), "what stands behind it goes"),
+        Column("cut_after", or_null(INT64.described("-1: everything is cut.")), "what stands behind it goes"),
         Column(
             "damaged",
-            listed(COUNT).told("The first 10000 of damaged_records."),
+            listed(COUNT).described("The first 10000 of damaged_records."),
             "ids that are damaged or missing here",
             read=_damaged_ids,
         ),
@@ -94,7 +94,7 @@ REPLICA = Columns(
         Column("votes", BOOLEAN, "whether it takes part in the vote"),
         Column(
             "outvoted",
-            listed(struct(RANGE)).told("Where other records are kept than those here."),
+            listed(struct(RANGE)).described("Where other records are kept than those here."),
             "where other records are kept than those here",
         ),
         Column(
@@ -116,7 +116,7 @@ def _of_a_side() -> tuple[Column, ...]:
         first,
         Column(
             "paths",
-            listed(PATH).told("The replicas that hold these very bytes."),
+            listed(PATH).described("The replicas that hold these very bytes."),
             "the replicas that hold it",
             given=True,
         ),
@@ -129,7 +129,7 @@ SIDE = Columns(
         *_of_a_side(),
         Column(
             "data_b64",
-            or_null(BASE64.told("The first 64 KiB of the data.")),
+            or_null(BASE64.described("The first 64 KiB of the data.")),
             "the first 64 KiB of the data",
             read=attrgetter("data"),
         ),
@@ -159,7 +159,7 @@ PARTITION_COMPARISON = ObjectType(
         Column("verdict", VERDICT, "equal, recoverable, undecidable or lost"),
         Column(
             "clean_to",
-            or_null(COUNT.told("The highest transaction that is kept; more may be, where that is undecidable.")),
+            or_null(COUNT.described("The highest transaction that is kept; more may be, where that is undecidable.")),
             "the highest transaction that recovery would keep",
         ),
         Column("first_divergence", or_null(COUNT), "the first transaction that is not the same everywhere"),
@@ -169,7 +169,7 @@ PARTITION_COMPARISON = ObjectType(
         Column("quorum", COUNT, "how many a quorum is", read=attrgetter("decision.quorum")),
         Column(
             "caught_up",
-            BOOLEAN.told("Something is kept that no quorum holds yet."),
+            BOOLEAN.described("Something is kept that no quorum holds yet."),
             "whether something is kept that no quorum holds yet",
             read=attrgetter("decision.caught_up"),
         ),
@@ -177,7 +177,7 @@ PARTITION_COMPARISON = ObjectType(
         Column("lost", listed(struct(RANGE)), "what no replica has", read=attrgetter("decision.lost")),
         Column(
             "divergence",
-            listed(struct(SIDE)).told("The versions of first_divergence."),
+            listed(struct(SIDE)).described("The versions of first_divergence."),
             "the versions of first_divergence",
             given=True,
         ),
@@ -236,7 +236,7 @@ COMPARE_SUMMARY = ObjectType(
         Column("replicas", listed(PATH), "the replicas"),
         Column(
             "unassigned",
-            listed(COUNT).told("Partitions that none of the directories has."),
+            listed(COUNT).described("Partitions that none of the directories has."),
             "partitions that none of the directories has",
         ),
         Column("records", COUNT, "records that were compared"),

@@ -25,7 +25,7 @@ ERROR = ObjectType(
     columns=(
         Column(
             "error",
-            one_of("damaged", "internal", "io-error", "locked", "mismatch", "not-waltz", "refused", "usage").told(
+            one_of("damaged", "internal", "io-error", "locked", "mismatch", "not-waltz", "refused", "usage").described(
                 "The name of the exit status."
             ),
             "the name of the exit status",
@@ -33,7 +33,7 @@ ERROR = ObjectType(
         ),
         Column("exit_status", EXIT_STATUS, "the exit status", read=_status),
         Column("message", TEXT, "what happened, where (not stable)"),
-        Column("advice", or_null(TEXT.told("What to do next.")), "what to do next"),
+        Column("advice", or_null(TEXT.described("What to do next.")), "what to do next"),
         Column("findings", listed(struct(FINDING)), "what it found in its way", read=_findings),
     ),
 )

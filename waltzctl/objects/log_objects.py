@@ -45,7 +45,7 @@ LOG_RECORD = ObjectType(
         Column("data_hex", HEX, "its data", given=True, optional=True),
         Column(
             "data",
-            ANYTHING.told("Text (utf8) or any JSON value (json); null where the bytes are not that."),
+            ANYTHING.described("Text (utf8) or any JSON value (json); null where the bytes are not that."),
             "its data",
             given=True,
             optional=True,

@@ -36,7 +36,9 @@ NODE_PARTITION = ObjectType(
         Column("online", TEXT, stands=Stands.TABLE_ONLY, title="ONLINE", cell=_online),
         Column("assigned", or_null(BOOLEAN), "whether it is this node's"),
         Column(
-            "available", or_null(BOOLEAN.told("Reads and writes are both on.")), "whether reads and writes are both on"
+            "available",
+            or_null(BOOLEAN.described("Reads and writes are both on.")),
+            "whether reads and writes are both on",
         ),
         Column("readable", or_null(BOOLEAN), "whether reads are on"),
         Column("writable", or_null(BOOLEAN), "whether writes are on"),
@@ -44,12 +46,15 @@ NODE_PARTITION = ObjectType(
         Column("low_water_mark", or_null(INT64), "its low-water mark", title="MARK"),
         Column("local_low_water_mark", or_null(INT64), "its local low-water mark", title="LOCAL"),
         Column(
-            "last_transaction_id", or_null(INT64.told("-1 where there is none.")), "its last transaction", title="LAST"
+            "last_transaction_id",
+            or_null(INT64.described("-1 where there is none.")),
+            "its last transaction",
+            title="LAST",
         ),
         Column("queued_requests", or_null(INTEGER), "requests that wait", title="QUEUED"),
         Column(
             "out_of_service",
-            or_null(TEXT.told("The failure code of what keeps it out of sessions, such as disk-full.")),
+            or_null(TEXT.described("The failure code of what keeps it out of sessions, such as disk-full.")),
             "what keeps it out of sessions",
             title="OUT",
         ),
@@ -111,7 +116,7 @@ NODE_PORT = ObjectType(
         Column("ok", BOOLEAN, "whether it answers and belongs to the cluster", title="OK", cell=_works),
         Column(
             "code",
-            or_null(TEXT.told("The node's word for what is wrong, where it has one.")),
+            or_null(TEXT.described("The node's word for what is wrong, where it has one.")),
             "the node's word for what is wrong",
         ),
         Column("message", or_null(TEXT), "what is wrong, in words (not stable)", title="WHY NOT"),
@@ -172,7 +177,7 @@ NODE_METRIC = ObjectType(
     ),
     columns=(
         _NODE,
-        Column("partition", or_null(COUNT.told("Null for the node's own.")), "the partition", title="P"),
+        Column("partition", or_null(COUNT.described("Null for the node's own.")), "the partition", title="P"),
         Column("name", TEXT, "the metric", title="NAME"),
         Column("kind", one_of("gauge", "counter", "meter", "timer", "histogram"), "what it is", title="KIND"),
         Column(

@@ -89,7 +89,7 @@ PAGE_STORE_STATUS = ObjectType(
         Column("path", PATH, "the store's directory"),
         Column(
             "locked_by",
-            or_null(COUNT.told("Process id; 0 where it is locked and the id is unknown.")),
+            or_null(COUNT.described("Process id; 0 where it is locked and the id is unknown.")),
             "the process that has it open",
         ),
         Column("sequence", COUNT, "the sequence of the last batch"),
@@ -100,7 +100,7 @@ PAGE_STORE_STATUS = ObjectType(
         Column("versions", COUNT, "versions of pages that are kept"),
         Column(
             "snapshots",
-            or_null(COUNT.told("Null where a process has the store open, which alone knows.")),
+            or_null(COUNT.described("Null where a process has the store open, which alone knows.")),
             "snapshots that are held",
         ),
         Column("log_files", COUNT, "files of the log that count"),
@@ -109,13 +109,13 @@ PAGE_STORE_STATUS = ObjectType(
         Column("valid_bytes", SIZE, "what pages use of that", read=lambda one: one.valid_size),
         Column(
             "space_amplification",
-            or_null(AMOUNT.told("Null where no page uses any.")),
+            or_null(AMOUNT.described("Null where no page uses any.")),
             "bytes of files for each byte in use",
             read=_rounded("space_amplification"),
         ),
         Column(
             "write_amplification",
-            or_null(AMOUNT.told("Null where no page was written.")),
+            or_null(AMOUNT.described("Null where no page was written.")),
             "bytes written for each byte of a page, since the last checkpoint",
             read=_rounded("write_amplification"),
         ),
@@ -181,7 +181,7 @@ LOG_EDIT = ObjectType(
         Column("place", COUNT, "which edit of the record it is, from 0", title="#"),
         Column(
             "edit",
-            WORD.told("put, put-external, ref, delete, upsert; in checkpoints var-entry and others."),
+            WORD.described("put, put-external, ref, delete, upsert; in checkpoints var-entry and others."),
             "what it does",
             read=lambda one: one.edit.type.name.lower().replace("_", "-"),
             title="EDIT",
@@ -260,7 +260,7 @@ PAGE_SALVAGE_REPORT = ObjectType(
         Column("bytes", SIZE, "the data that was written"),
         Column(
             "lost",
-            listed(TEXT.told("NAMESPACE:ID.")),
+            listed(TEXT.described("NAMESPACE:ID.")),
             "pages whose data is damaged, and references to them",
             read=_page_text,
         ),

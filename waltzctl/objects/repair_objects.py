@@ -31,7 +31,7 @@ RESULT = ObjectType(
         Column("findings", listed(struct(FINDING)), "what is still wrong"),
         Column(
             "bytes_freed",
-            SIZE.told("What undo --prune gave up; left out otherwise."),
+            SIZE.described("What undo --prune gave up; left out otherwise."),
             "what undo --prune gave up",
             optional=True,
         ),
@@ -126,7 +126,7 @@ CLUSTER = ObjectType(
         Column("directories", listed(struct(_DIRECTORY)), "what was made"),
         Column(
             "opened_by",
-            listed(TEXT).told("Programs that can open directories of this layout."),
+            listed(TEXT).described("Programs that can open directories of this layout."),
             "programs that can open them",
             read=attrgetter("layout.opened_by"),
         ),

@@ -81,7 +81,7 @@ FOUND_CONTROL = Columns(
             "how many partitions the cluster has",
             read=attrgetter("control.header.num_partitions"),
         ),
-        Column("structs", COUNT.told("Structs with a right checksum."), "structs with a right checksum"),
+        Column("structs", COUNT.described("Structs with a right checksum."), "structs with a right checksum"),
         Column("used", BOOLEAN, "whether it was the one that is used"),
         Column("reason", TEXT, "why, in words (not stable)"),
     )
@@ -91,7 +91,7 @@ _PARTITION = Columns(
         Column("partition", COUNT32, "the partition"),
         Column(
             "first_transaction_id",
-            or_null(COUNT).told("Null where nothing was found of it."),
+            or_null(COUNT).described("Null where nothing was found of it."),
             "its first transaction",
             read=_first,
         ),
@@ -106,7 +106,7 @@ _PARTITION = Columns(
         Column("local_low_water_mark", INT64, "the local low-water mark that was written", read=_mark(2)),
         Column(
             "acknowledged_missing",
-            listed(struct(GAP)).told(
+            listed(struct(GAP)).described(
                 "Behind the last one written: what the local low-water mark says was durable here."
             ),
             "what was durable here and was not found",
@@ -151,7 +151,7 @@ SALVAGE_REPORT = ObjectType(
         Column("num_partitions", COUNT, "how many partitions the cluster has"),
         Column(
             "num_partitions_from",
-            one_of("given", "control-file", "records").told(
+            one_of("given", "control-file", "records").described(
                 "What it goes by: --partitions, a control file that was found, or the highest partition found."
             ),
             "what that goes by",
@@ -176,7 +176,7 @@ SALVAGE_REPORT = ObjectType(
         Column("acknowledged_missing", COUNT, "ids that were durable here and were not found"),
         Column(
             "marks_unknown",
-            listed(COUNT).told("Partitions whose marks the control file used does not tell."),
+            listed(COUNT).described("Partitions whose marks the control file used does not tell."),
             "partitions whose marks are lost",
         ),
         Column("controls", listed(struct(FOUND_CONTROL)), "control files that were found"),
@@ -196,7 +196,7 @@ SALVAGED_CONTROL = ObjectType(
         Column("bytes", SIZE, "what was read of them"),
         Column(
             "marks_unknown",
-            listed(COUNT).told("Partitions whose pair was lost; it stays invalid."),
+            listed(COUNT).described("Partitions whose pair was lost; it stays invalid."),
             "partitions whose marks are lost",
         ),
         Column("controls", listed(struct(FOUND_CONTROL)), "control files that were found"),

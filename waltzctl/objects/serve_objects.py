@@ -52,7 +52,7 @@ READY = ObjectType(
         Column("pid", COUNT, "the process", read=_process),
         Column(
             "host",
-            TEXT.told("The address that was bound."),
+            TEXT.described("The address that was bound."),
             "the address that was bound",
             read=attrgetter("addresses.host"),
         ),
@@ -139,7 +139,7 @@ SETTING = ObjectType(
     columns=(
         Column(
             "key",
-            TEXT.told("Its key in the configuration file."),
+            TEXT.described("Its key in the configuration file."),
             "its key in the configuration file",
             read=attrgetter("setting.key"),
             title="KEY",
@@ -153,7 +153,7 @@ SETTING = ObjectType(
         ),
         Column(
             "source",
-            TEXT.told("Who says so: an option, a variable, FILE:LINE, or default."),
+            TEXT.described("Who says so: an option, a variable, FILE:LINE, or default."),
             "who says so",
             title="SOURCE",
         ),
@@ -180,7 +180,7 @@ LOG = ObjectType(
             ColumnKind("object", {"type": "object", "description": "What belongs to the message, by name."}),
             "what belongs to the message, by name",
         ),
-        Column("trace", or_null(TEXT.told("Where an error came from.")), "where an error came from"),
+        Column("trace", or_null(TEXT.described("Where an error came from.")), "where an error came from"),
     ),
 )
 """Written by engine/net/logs.py."""

@@ -49,7 +49,7 @@ PARTITION_STATUS = ObjectType(
         Column("last_written", or_null(TIME), "when a file of it changed last", title="LAST WRITTEN", cell=Form.MINUTE),
         Column(
             "health",
-            one_of("ok", "repairable", "damaged", "unassigned", None).told(
+            one_of("ok", "repairable", "damaged", "unassigned", None).described(
                 "Null where it is not known: a node does not tell."
             ),
             "ok, repairable, damaged or unassigned",
@@ -74,7 +74,7 @@ STORAGE_STATUS = ObjectType(
         Column("num_partitions", or_null(INT32), "how many partitions the cluster has"),
         Column(
             "locked_by",
-            or_null(COUNT.told("Process id; 0 where it is locked and the id is unknown.")),
+            or_null(COUNT.described("Process id; 0 where it is locked and the id is unknown.")),
             "the process that has it open",
         ),
         Column("partitions", listed(struct(PARTITION_STATUS)), "each partition"),

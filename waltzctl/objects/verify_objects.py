@@ -42,14 +42,14 @@ VERIFY_SUMMARY = ObjectType(
         Column("complete", BOOLEAN, "false when it was cut short"),
         Column(
             "manifest",
-            one_of("written", "not-written", "matches", "differs", "not-compared", "not-believed", None).told(
+            one_of("written", "not-written", "matches", "differs", "not-compared", "not-believed", None).described(
                 "What became of the manifest; null where none was asked for."
             ),
             "what became of the manifest",
         ),
         Column(
             "released_starts",
-            or_null(BOOLEAN).told(
+            or_null(BOOLEAN).described(
                 "Whether release 0.13.2 would start on every directory; null where --for released was not asked."
             ),
             "whether release 0.13.2 would start on every directory",

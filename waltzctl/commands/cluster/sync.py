@@ -86,7 +86,9 @@ def run(
                 state = await read_cluster_state(store)
             done: list[str] = []
             try:
-                await synchronise(state, agreed, reach, only_add=only_add, told=lambda one: done.append(str(one)))
+                await synchronise(
+                    state, agreed, reach, only_add=only_add, on_synchronised=lambda one: done.append(str(one))
+                )
             except (WaltzError, asyncio.CancelledError):  # the latter by Ctrl-C
                 if done:
                     console.trouble(f"told before that: {', '.join(done)}")

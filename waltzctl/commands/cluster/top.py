@@ -65,7 +65,7 @@ def run(
     wanted = partitions_of(partition)
     seconds = parsed("--interval", interval, parse_duration) or 2.0
 
-    from waltzctl.engine.cluster.overview import look
+    from waltzctl.engine.cluster.overview import observe
     from waltzctl.engine.metadata.cluster_state import read_cluster_state
 
     location = target.location
@@ -77,7 +77,7 @@ def run(
             before: ClusterOverview | None = None
             async with location.open() as store:
                 while True:
-                    found = await look(await read_cluster_state(store), reach, before, wanted)
+                    found = await observe(await read_cluster_state(store), reach, before, wanted)
                     _show(console, found, drawn=drawn)
                     before = found
                     if once:

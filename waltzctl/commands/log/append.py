@@ -153,7 +153,7 @@ async def _append(client: LogClient, partition: int, input_format: InputFormat, 
     entries = json_entries(source, locks=True) if input_format is InputFormat.NDJSON else bare_entries(source)
     under_way: dict[int, tuple[int, int]] = {}  # line and size of each
 
-    def told(place: int, transaction_id: int) -> None:
+    def on_commit(place: int, transaction_id: int) -> None:
         progress.note(transaction_id, under_way.pop(place)[1])
 
     async def drafts(stream: EntryStream) -> AsyncIterator[Draft]:
@@ -166,6 +166,6 @@ async def _append(client: LogClient, partition: int, input_format: InputFormat, 
 
     async with EntryStream(entries) as stream:
         try:
-            await client.append_all(partition, drafts(stream), told=told)
+            await client.append_all(partition, drafts(stream), on_commit=on_commit)
         except OversizedAppendError as error:
             raise BadLineError(under_way[error.place][0], error.message) from None
