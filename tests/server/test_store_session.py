@@ -719,10 +719,19 @@ def test_a_node_that_keeps_more_than_it_was_told_to_holds_up_nobody_else(
 ) -> None:
     """The session ended for all of its replicas, and so did each that followed it."""
     truncate, wrong = StorageClient.truncate, list[int]()  # its port
+    last, answered = StorageClient.max_transaction_id, list[int]()
 
     async def less(client: StorageClient, session_id: int, partition: int, to: int, *, offline: bool = False) -> int:
         told = await truncate(client, session_id, partition, to, offline=offline)
         return to + 1 if client.address.port in wrong else told
+
+    async def behind_the_others(client: StorageClient, session_id: int, partition: int) -> int:
+        """If the others were asked later, they would copy from it what it alone holds."""
+        if client.address.port in wrong:
+            await until(lambda: len(answered) >= 2)
+        found = await last(client, session_id, partition)
+        answered.append(client.address.port)
+        return found
 
     async def work() -> None:
         async with running_cluster(tmp_path) as cluster:
@@ -740,6 +749,7 @@ def test_a_node_that_keeps_more_than_it_was_told_to_holds_up_nobody_else(
             await cluster.start(first)
             wrong.append(cluster.nodes[first].addresses.port)
             monkeypatch.setattr(StorageClient, "truncate", less)
+            monkeypatch.setattr(StorageClient, "max_transaction_id", behind_the_others)
             async with cluster.session() as session:
                 assert await session.open() == 4
                 await until(lambda: "5 after a cut behind 4" in session._recovery.replicas[first].reason)
