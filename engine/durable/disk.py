@@ -113,8 +113,11 @@ class WritableFile:
         self.path = path
         self._descriptor: int | None = descriptor
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(
+        self, close: Callable[[int], None] = os.close
+    ) -> None:  # at the interpreter's end the module may be empty
+        if self._descriptor is not None:
+            close(self._descriptor)
 
     @cached_property
     def device(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import PurePath
 from types import TracebackType
 from typing import Protocol
@@ -53,8 +54,11 @@ class FileSource:
         self.name = str(path)
         self._descriptor = disk.open_for_reading(path, devices=devices)
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(
+        self, close: Callable[[int], None] = os.close
+    ) -> None:  # at the interpreter's end the module may be empty
+        if self._descriptor is not None:
+            close(self._descriptor)
 
     def fileno(self) -> int:
         """The descriptor.  Raises ValueError when closed."""

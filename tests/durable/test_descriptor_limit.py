@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from waltzctl.engine.durable.descriptor_limit import few_descriptors_left, raise_descriptor_limit, with_raised_limit
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.scan.byte_source import FileSource
 
 
 @pytest.fixture
@@ -50,3 +53,25 @@ def test_any_other_failure_is_raised_and_changes_no_limit(tmp_path: Path, hard: 
     with pytest.raises(DiskWriteError, match="No such file"):
         with_raised_limit(lambda: WritableFile.create(tmp_path / "missing" / "one"))
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard - 1
+
+
+def test_a_file_to_which_nothing_refers_is_closed(tmp_path: Path) -> None:
+    """Also where the interpreter ends: nobody is told of it."""
+    made = WritableFile.create(tmp_path / "one")
+    descriptor = made.fileno()
+    read = FileSource(tmp_path / "one")
+    others = read.fileno()
+    del made, read
+    for one in (descriptor, others):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(one)
+    program = f"""
+import sys
+from pathlib import Path
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.scan.byte_source import FileSource
+sys.kept = [WritableFile.open(Path({str(tmp_path / "one")!r})), FileSource({str(tmp_path / "one")!r})]
+sys.kept.append(sys.kept)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
