@@ -41,6 +41,8 @@ LARGE = 8 << 20
 _file_systems: dict[tuple[str, int], tuple[Options, Any]] = {}
 """Open file systems and their options, by scheme and authority and by process id."""
 _opening = threading.Lock()
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+"""Schemes that name the objects of another one, as fsspec and Hadoop use them."""
 
 
 def file_system(path: UrlPath) -> Any:
@@ -163,8 +165,9 @@ class UrlAccess(ObjectAccess):
         return None
 
     def identity(self, path: PurePath) -> str:
-        """The URL."""
-        return str(path)
+        """The URL, with the one name of a scheme that has several."""
+        scheme, separator, rest = str(path).partition("://")
+        return f"{_SAME_STORE.get(scheme.lower(), scheme.lower())}{separator}{rest}"
 
     def absolute(self, path: PurePath) -> PurePath:
         """The URL as it is."""

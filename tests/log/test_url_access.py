@@ -202,6 +202,22 @@ def test_what_no_object_store_has() -> None:
     assert URL.is_absolute()
 
 
+@pytest.mark.parametrize(
+    ("url", "identity"),
+    [
+        ("s3a://b/x", "s3://b/x"),
+        ("S3://b/x/", "s3://b/x"),
+        ("gcs://b/x", "gs://b/x"),
+        ("abfss://c@a/x", "abfs://c@a/x"),
+        ("http://h/x", "http://h/x"),
+        ("https://h/x", "https://h/x"),
+    ],
+)
+def test_an_object_has_one_identity_whatever_its_scheme_is_called(url: str, identity: str) -> None:
+    """A replica that is named in two ways would have two votes."""
+    assert url_access.URLS.identity(UrlPath.of(url)) == identity
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """What file systems were opened with."""
