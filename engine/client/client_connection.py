@@ -127,6 +127,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """Whether a `_flush` is scheduled."""
         self._writable = asyncio.Event()
         self._writable.set()
+        self._turn = asyncio.Lock()
+        """Held by the first of the calls that wait for room; the others queue for it in the order in which they were made."""
+        self._waiting = 0
+        """Number of calls that wait for room."""
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._keep_alive_seconds = keep_alive_seconds
         self._keep_alive_timer: asyncio.TimerHandle | None = None
@@ -201,8 +205,13 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
 
     @property
     def full(self) -> bool:
-        """Whether the write buffer is full: see `room`."""
+        """Whether the write buffer is full."""
         return not self._writable.is_set()
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a call has to wait for `room`: the write buffer is full, or earlier calls are waiting."""
+        return self.full or self._waiting > 0
 
     def next_sequence(self) -> int:
         """The sequence number for the next request."""
@@ -225,21 +234,28 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         `what` names the call in errors.  `timeout`: seconds; None for the connection's.  `of_silence`: see `start`.  Raises
         RemoteError where the node responds with a failure, DeadlineError, PeerUnreachableError, ProtocolError.
         """
-        if self.full:
+        if self.must_wait:
             await self.room(timeout)
         return await self.start(sequence, (frame,), expected, what, timeout=timeout, of_silence=of_silence)
 
     async def room(self, timeout: float | None = None) -> None:
-        """Wait until the write buffer has room.  Raises DeadlineError.  Returns when the connection ends: the next call fails."""
+        """Wait until all earlier callers were served and the write buffer has room: calls are sent in the order they were made.
+
+        The caller sends before it waits for anything else.  Raises DeadlineError.  Returns when the connection ends: the next
+        call fails.
+        """
         seconds = self.timeout if timeout is None else timeout
+        self._waiting += 1
         try:
-            async with asyncio.timeout(seconds):
-                while self.full:  # a task that was woken before this one may have filled the buffer again
+            async with asyncio.timeout(seconds), self._turn:
+                while self.full:  # a call that does not wait (`start`) may have filled the buffer again
                     await self._writable.wait()
         except TimeoutError:
             raise DeadlineError(
                 str(self.address), f"the node took nothing for {seconds:g} s", advice="it may be overloaded or stopped"
             ) from None
+        finally:
+            self._waiting -= 1
 
     def start(
         self,
