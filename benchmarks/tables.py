@@ -128,7 +128,14 @@ class _ReadyMadeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         first, stop = (self._rows * number // self._tasks for number in (partition.value, partition.value + 1))
-        return ready_batches(self._path, first, stop)
+        with pa.memory_map(self._path) as mapped, pa.ipc.open_file(mapped) as file:
+            batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+            for batch in itertools.cycle(batches):
+                if first == stop:
+                    return
+                rows = min(batch.num_rows, stop - first)
+                yield numbered(batch.slice(0, rows), first)
+                first += rows
 
 
 class _ReadyMadeStream(DataSourceStreamReader):
@@ -149,18 +156,6 @@ class _ReadyMadeStream(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._whole.read(partition)
-
-
-def ready_batches(path: str, first: int, stop: int) -> Iterator[pa.RecordBatch]:
-    """The batches of a file again and again, with ids from `first` to `stop` - 1."""
-    with pa.memory_map(path) as mapped, pa.ipc.open_file(mapped) as file:
-        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-        for batch in itertools.cycle(batches):
-            if first == stop:
-                return
-            rows = min(batch.num_rows, stop - first)
-            yield numbered(batch.slice(0, rows), first)
-            first += rows
 
 
 def numbered(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:

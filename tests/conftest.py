@@ -20,6 +20,7 @@ import pytest
 from _pytest.runner import runtestprotocol  # as pytest-rerunfailures takes it
 from hypothesis import settings
 
+from tests.descriptors import open_descriptors
 from tests.turns import waiting
 from tests.zookeeper import zookeeper
 
@@ -137,11 +138,7 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def _open_below(place: Path) -> list[str]:
     """The files below a directory that this process has open."""
-    found = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the list itself is closed by now
-            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return [one for one in found if one.startswith(f"{place}/")]
+    return [one for one in open_descriptors().values() if one.startswith(f"{place}/")]
 
 
 @pytest.fixture

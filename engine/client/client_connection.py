@@ -208,11 +208,6 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """Whether the write buffer is full."""
         return not self._writable.is_set()
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether a call has to wait for `room`: the write buffer is full, or earlier calls are waiting."""
-        return self.full or self._waiting > 0
-
     def next_sequence(self) -> int:
         """The sequence number for the next request."""
         number = self._next_sequence
@@ -234,8 +229,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         `what` names the call in errors.  `timeout`: seconds; None for the connection's.  `of_silence`: see `start`.  Raises
         RemoteError where the node responds with a failure, DeadlineError, PeerUnreachableError, ProtocolError.
         """
-        if self.must_wait:
-            await self.room(timeout)
+        await self.room(timeout)
         return await self.start(sequence, (frame,), expected, what, timeout=timeout, of_silence=of_silence)
 
     async def room(self, timeout: float | None = None) -> None:
@@ -244,6 +238,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         The caller sends before it waits for anything else.  Raises DeadlineError.  Returns when the connection ends: the next
         call fails.
         """
+        if not self.full and not self._waiting:
+            return
         seconds = self.timeout if timeout is None else timeout
         self._waiting += 1
         try:

@@ -80,8 +80,7 @@ class StorageClient(NodeClient[wire.StorageMessage]):
 
         For callers that send more than they could as objects.  The bytes are sent unchanged.
         """
-        if self._connection.must_wait:
-            await self._connection.room()
+        await self._connection.room()
         await self.start_append_encoded(session_id, partition, count, records, offline=offline)
 
     def start_append_encoded(

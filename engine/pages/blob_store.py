@@ -72,17 +72,20 @@ class BlobStore:
         """Open an existing file.  Raises DiskWriteError, FileNotFoundError."""
         self._files[file_id] = _open(lambda: WritableFile.open(self.path(file_id)))
 
-    def _create(self, file_id: int) -> None:
-        with contextlib.ExitStack() as opened:
-            directory = with_raised_limit(lambda: opened.enter_context(disk.opened_directory(self.directory)))
-            file = _open(lambda: WritableFile.create(self.path(file_id)))
+    def _add(self, file_id: int) -> None:
+        file = _open(lambda: self._create(file_id))
+        with self._lock:
+            self._files[file_id] = file
+
+    def _create(self, file_id: int) -> WritableFile:
+        with disk.opened_directory(self.directory) as directory:
+            file = WritableFile.create(self.path(file_id))
             try:
                 disk.sync_directory(self.directory, directory)
             except BaseException:
                 file.close()
                 raise
-        with self._lock:
-            self._files[file_id] = file
+            return file
 
     def file(self, file_id: int) -> WritableFile:
         """An open blob file."""
@@ -114,7 +117,7 @@ class BlobStore:
         taken: list[BlobSpan] = []
         try:
             for group in groups:
-                span = self.stats.take(sum(map(len, group)), self._create)
+                span = self.stats.take(sum(map(len, group)), self._add)
                 taken.append(span)
                 file = self.file(span.file_id)
                 file.write_pieces_at(span.offset, group[:-1] if group[-1] is gap else group)

@@ -84,19 +84,17 @@ def handed_on(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _cast(array: Any, kind: pa.DataType) -> Any:
     if array.type.equals(kind):
         return array
+    import pyarrow.compute as pc
+
     if pa.types.is_struct(kind):
         places = {field.name.lower(): number for number, field in enumerate(array.type)}
         parts = [_cast(array.field(places[field.name.lower()]), field.type) for field in kind]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
-        import pyarrow.compute as pc
-
         flat = _cast(array.flatten(), kind.value_type)  # without values under a null list
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         offsets = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
         return pa.ListArray.from_arrays(offsets, flat, type=kind, mask=array.is_null())
     if pa.types.is_string(kind):  # only a timestamp may be asked for as a string
-        import pyarrow.compute as pc
-
         return pc.strftime(array.cast(pa.timestamp("ms", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
     return array.cast(kind)

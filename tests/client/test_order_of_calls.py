@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,25 +13,30 @@ import pytest
 from tests.builders import KEY, build_directory
 from tests.client.nodes import data_of, records
 from tests.node.running import run, running
+from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError
 from waltzctl.formats.wire.records import pack_records
 
 COUNT = 200
 
 
+@contextlib.asynccontextmanager
+async def connected(storage: Path) -> AsyncIterator[StorageClient]:
+    """A client of a node over one empty partition, in session 5."""
+    build_directory(storage, {0: 0})
+    async with running(storage, plaintext=True) as node, data_of(node, cluster_key=KEY, num_partitions=1) as client:
+        assert await client.last_session_info(5, 0)
+        yield client
+
+
 @pytest.mark.parametrize("encoded", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_appends_of_a_partition_stay_in_order_whoever_waits(tmp_path: Path, encoded: bool, seed: int) -> None:
     """A call that came when there was room again overtook those that had been woken: transaction out of order."""
-    build_directory(tmp_path, {0: 0})
     chance = random.Random(seed)
 
     async def work() -> None:
-        async with (
-            running(tmp_path, plaintext=True) as node,
-            data_of(node, cluster_key=KEY, num_partitions=1) as client,
-        ):
-            assert await client.last_session_info(5, 0)
+        async with connected(tmp_path) as client:
             connection = client._connection
 
             async def append(number: int) -> None:
@@ -65,14 +72,9 @@ def test_appends_of_a_partition_stay_in_order_whoever_waits(tmp_path: Path, enco
 
 def test_who_waits_no_longer_holds_up_nobody(tmp_path: Path) -> None:
     """A call whose time is over, and one that is cancelled, while others wait behind them."""
-    build_directory(tmp_path, {0: 0})
 
     async def work() -> None:
-        async with (
-            running(tmp_path, plaintext=True) as node,
-            data_of(node, cluster_key=KEY, num_partitions=1) as client,
-        ):
-            assert await client.last_session_info(5, 0)
+        async with connected(tmp_path) as client:
             connection = client._connection
             connection.pause_writing()
             connection.timeout = 0.05

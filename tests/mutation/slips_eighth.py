@@ -262,8 +262,8 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/client/client_connection.py",
-        "return self.full or self._waiting > 0",
-        "return self.full",
+        "        if not self.full and not self._waiting:\n",
+        "        if not self.full:\n",
         ("tests/client/test_order_of_calls.py",),
         "an append overtakes those that wait for room, which are out of order then",
     ),

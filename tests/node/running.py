@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import socket
 import ssl
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.descriptors import open_descriptors
 from waltzctl.engine.durable import disk
 from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.node.node import Node
@@ -247,11 +247,8 @@ class Held:
     @classmethod
     def now(cls) -> Held:
         """Threads by identity, descriptors by number and what they are open for."""
-        found = set()
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # the descriptor of this very listing
-                found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
-        return cls(frozenset(threading.enumerate()), frozenset(found))
+        found = frozenset(f"{number} {what}" for number, what in open_descriptors().items())
+        return cls(frozenset(threading.enumerate()), found)
 
     def sockets_and_files(self, path: Path) -> set[str]:
         """Descriptors of sockets, and of files below a directory."""
