@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+_LETTING_GO_SECONDS = 10.0
+"""How long a thread that ends may still hold the error that it handed on, and with it what the error's frames refer to."""
+
+
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """As pytest's own: a directory of the test alone, which stays only where it failed.
@@ -129,9 +134,12 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     yield place
     if not request.node.stash.get(_FAILED, False):
         shutil.rmtree(place, ignore_errors=True)
-        left = _open_below(place)
-        if left:  # held by a traceback, which refers to itself
+        left, deadline = _open_below(place), time.monotonic() + _LETTING_GO_SECONDS
+        while (
+            left and time.monotonic() < deadline
+        ):  # held by a traceback, which refers to itself, or by a thread that ends
             gc.collect()
+            time.sleep(0.01)
             left = _open_below(place)
         assert not left, f"{request.node.nodeid} left files open: {', '.join(sorted(left))}"
 

@@ -19,7 +19,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,9 +82,11 @@ class EmbeddedStore:
     async def open(cls, path: Path, *, create: bool = False, session_timeout: float = SESSION_TIMEOUT) -> EmbeddedStore:
         """Open the file, or with `create` make it where there is none.  Raises NotWaltzError, PeerUnreachableError."""
         thread = ThreadPoolExecutor(1, "metadata")
+        opening = thread.submit(open_file, path, create)
         try:
-            database, opened = await asyncio.get_running_loop().run_in_executor(thread, open_file, path, create)
+            database, opened = await asyncio.wrap_future(opening)
         except BaseException:
+            opening.add_done_callback(_close_unused)
             thread.shutdown(wait=False)
             raise
         return cls(path, thread, database, opened, session_timeout)
@@ -408,3 +410,11 @@ def _versions(state: ZnodeState | None) -> tuple[int, int] | None:
 def _after(below: str) -> str:
     """The least string that is greater than every string with the prefix `below`."""
     return f"{below[:-1]}{chr(ord(below[-1]) + 1)}" if below else chr(0x10FFFF)
+
+
+def _close_unused(opening: Future[tuple[sqlite3.Connection, int]]) -> None:
+    """Close what was opened for a caller that was cancelled meanwhile."""
+    if not opening.cancelled() and opening.exception() is None:
+        database, opened = opening.result()
+        database.close()
+        os.close(opened)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -89,7 +90,7 @@ class Cursor:
 
 def made(path: Path) -> Path:
     """A database."""
-    with sqlite3.connect(path / "db") as connection:
+    with contextlib.closing(sqlite3.connect(path / "db", isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("CREATE TABLE HIGH_WATER_MARKS (PARTITION_ID INTEGER PRIMARY KEY, HIGH_WATER_MARK BIGINT)")
         connection.execute("CREATE TABLE applied (id INTEGER, data BLOB)")

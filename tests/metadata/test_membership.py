@@ -369,7 +369,7 @@ def test_who_had_the_address_of_a_new_server_is_no_server_any_more(stores: Store
 async def end_session(stores: Stores, store: MetadataStore) -> None:
     """Behind the back of whoever has it."""
     if stores.zookeeper is None:
-        with sqlite3.connect(stores.path) as database:
+        with contextlib.closing(sqlite3.connect(stores.path, isolation_level=None)) as database:
             database.execute("DELETE FROM session")
             database.execute("DELETE FROM znode WHERE session IS NOT NULL")
             database.execute("UPDATE znode SET cversion = cversion + 1 WHERE path = ?", (SERVERS_PATH,))

@@ -12,12 +12,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.descriptors import open_descriptors
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
 from waltzctl.engine.metadata import embedded_file, embedded_sessions
@@ -77,7 +79,7 @@ def test_the_nodes_of_a_process_that_is_not_heard_of_go(
                 await store.create("ours", ephemeral=True)  # from here on somebody looks at the others
                 assert await store.exists("mine") is not None
                 if namespace is not None:
-                    with sqlite3.connect(tmp_path / "m") as database:
+                    with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
                         database.execute(
                             "UPDATE session SET pid = ? WHERE pid LIKE ?",
                             (f"{namespace}:{process.pid}", f"%:{process.pid}"),
@@ -111,7 +113,7 @@ def test_a_session_that_another_ended_changes_nothing_any_more(tmp_path: Path) -
         await store.create_root()
         await store.create("mine", ephemeral=True)
         lost = store.lost
-        with sqlite3.connect(tmp_path / "m") as database:
+        with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
             database.execute("DELETE FROM session")
         with pytest.raises(SessionLostError, match="is over"):
             await store.create("more")
@@ -130,7 +132,7 @@ def test_a_session_ends_at_its_deadline(tmp_path: Path, seconds: float, holds: b
         store = await EmbeddedStore.open(tmp_path / "m", create=True)
         await store.create_root()
         await store.create("mine", ephemeral=True)
-        with sqlite3.connect(tmp_path / "m") as database:
+        with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
             now = asyncio.get_running_loop().time()
             database.execute("UPDATE session SET deadline = ?", (now + seconds,))
         if holds:
@@ -327,7 +329,7 @@ def test_a_session_of_before_the_machine_was_started_is_over(tmp_path: Path) -> 
         first = await EmbeddedStore.open(tmp_path / "m", create=True)
         await first.create_root()
         await first.create("mine", ephemeral=True)
-        with sqlite3.connect(tmp_path / "m") as database:
+        with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
             database.execute("UPDATE session SET boot = 'another'")
         second = await EmbeddedStore.open(tmp_path / "m")
         await second.create("ours", ephemeral=True)
@@ -350,7 +352,7 @@ def test_what_is_no_metadata_is_told_and_left_alone(tmp_path: Path, content: byt
 
 
 def test_a_database_of_another_program_is_not_taken(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "m") as database:
+    with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
         database.execute("CREATE TABLE theirs (x)")
     for create in (False, True):
         with pytest.raises(NotWaltzError, match="no metadata of a Waltz cluster"):
@@ -375,6 +377,27 @@ def test_a_file_that_another_process_keeps_locked_is_waited_for_and_told(
             await store.create("a")
         finally:
             await store.close()
+
+    asyncio.run(test())
+
+
+def test_what_is_opened_for_a_caller_that_was_cancelled_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "metadata"
+    path.touch()
+
+    async def test() -> None:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            opening = asyncio.ensure_future(EmbeddedStore.open(path, create=True))
+            while [*open_descriptors().values()].count(str(path)) < 2:  # one of them is ours
+                await asyncio.sleep(0.001)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            other.execute("ROLLBACK")
+        while "metadata_0" in {one.name for one in threading.enumerate()}:  # opens it, now that it can
+            await asyncio.sleep(0.001)
+        assert str(path) not in open_descriptors().values()
 
     asyncio.run(test())
 
@@ -624,7 +647,7 @@ def test_the_nodes_of_the_last_process_are_gone_for_who_only_reads(tmp_path: Pat
         before = await reader.exists("servers")
         told = asyncio.Event()
         await reader.get("servers", told.set)
-        with sqlite3.connect(tmp_path / "m") as database:
+        with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
             database.execute("UPDATE session SET deadline = 0")
         written = (tmp_path / "m").read_bytes()
         assert await reader.children("servers") == ()
@@ -637,7 +660,7 @@ def test_the_nodes_of_the_last_process_are_gone_for_who_only_reads(tmp_path: Pat
         assert (tmp_path / "m").read_bytes() == written
         await reader.set("servers", b"x")  # with a change they go for good
         assert (await reader.get("servers"))[1].cversion == after.cversion
-        with sqlite3.connect(tmp_path / "m") as database:
+        with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
             assert database.execute("SELECT count(*) FROM znode WHERE session IS NOT NULL").fetchone() == (0,)
         await reader.close()
         await store.close()
@@ -672,7 +695,7 @@ def test_two_that_make_their_first_nodes_at_once_share_a_session(tmp_path: Path)
         store = await EmbeddedStore.open(tmp_path / "m", create=True)
         await store.create_root()
         await asyncio.gather(*(store.create(name, ephemeral=True) for name in "ab"))
-        with sqlite3.connect(tmp_path / "m") as database:
+        with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
             assert database.execute("SELECT count(*) FROM session").fetchone() == (1,)
         await store.close()
 
