@@ -37,6 +37,7 @@ FLOORS = (
         "strict_json",
         "task_executor",
         "freed_memory",
+        "descriptor_limit",
     ),
     ("durable", "net", "columns"),
     ("scan", "pages"),
@@ -186,7 +187,13 @@ def _below(package: str) -> list[str]:
         ("waltzctl.engine", ("waltzctl.formats", "waltzctl.engine", "waltzctl")),
         (
             "waltzctl.engine.net",
-            ("waltzctl.formats", "waltzctl.engine.net", "waltzctl.engine.errors", "waltzctl.engine.amounts"),
+            (
+                "waltzctl.formats",
+                "waltzctl.engine.net",
+                "waltzctl.engine.errors",
+                "waltzctl.engine.amounts",
+                "waltzctl.engine.descriptor_limit",
+            ),
         ),
         (
             "waltzctl.engine.durable",

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
-from waltzctl.engine.durable.descriptor_limit import raise_descriptor_limit
+from waltzctl.engine.descriptor_limit import raise_descriptor_limit
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.freed_memory import keep_freed_memory
 from waltzctl.engine.net.configuration import Configuration

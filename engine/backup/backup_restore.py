@@ -24,7 +24,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.durable.work_directory import work_directory
-from waltzctl.engine.errors import DiskFullError, InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -107,10 +107,8 @@ def restore_backup(
     total = sum(one.size for one in work)
     place = target.with_name(f".{target.name}{WORK_SUFFIX}")
     with work_directory(place):
-        if (free := disk.free_bytes(target.parent)) < total:  # `work_directory` removed what a killed restore left
-            raise DiskFullError(
-                target, None, OSError(28, f"{total} bytes are to be written, and {free} are free"), doing="restore"
-            )
+        # after `work_directory` has removed what a killed restore left
+        disk.check_free_space(target.parent, total, target, doing="restore")
         _write(place, files, work, restoring.directories(), progress)
         if target.exists():
             disk.remove_directory(target)  # it is empty

@@ -446,6 +446,13 @@ def free_bytes(path: PurePath) -> int:
     return status.f_bavail * status.f_frsize
 
 
+def check_free_space(directory: PurePath, needed: int, path: PurePath | str, *, doing: str = "write") -> None:
+    """Raise DiskFullError about `path` if fewer than `needed` bytes are free in `directory`, before anything is written."""
+    if needed > (free := free_bytes(directory)):
+        cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free; nothing was changed")
+        raise write_error(path, None, cause, doing=doing)
+
+
 def now_ms() -> int:
     """Milliseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1_000_000

@@ -28,7 +28,7 @@ from waltzctl.engine.durable.manifest import (
 from waltzctl.engine.durable.regular import file_numbers, special_kind
 from waltzctl.engine.durable.relocation import relocate
 from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp
-from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, StalePlanError
+from waltzctl.engine.errors import DiskWriteError, RefusedError, StalePlanError
 
 MANIFEST_ALLOWANCE = 64 << 10
 """Bytes of free space required in addition to the copies and new files: for manifest, audit journal and directories."""
@@ -97,10 +97,7 @@ def check_space(storage: Path, groups: Iterable[FileEdits]) -> None:
             needed += sum(length + len(data) for _, length, data in group.ranges(size))
         elif isinstance(group.edits[0], Replace):
             needed += size if group.edits[0].size is None else group.edits[0].size
-    free = disk.free_bytes(storage)
-    if needed > free:
-        cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free; nothing was changed")
-        raise DiskFullError(quarantine_directory(storage), None, cause, doing="keep what the repair replaces")
+    disk.check_free_space(storage, needed, quarantine_directory(storage), doing="keep what the repair replaces")
 
 
 def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable[KeptMove]) -> QuarantineEntry:

@@ -20,16 +20,15 @@ import asyncio
 import errno
 import logging
 import os
-import resource
 import socket
 import ssl
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from waltzctl.engine.descriptor_limit import few_descriptors_left
 from waltzctl.engine.errors import DESCRIPTOR_SHORTAGE, ListenError
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.events import happens_within
@@ -269,7 +268,7 @@ class Port(ABC):
                 )
                 accepted.close()
                 continue
-            if accepted.fileno() >= _descriptor_bound():  # the system assigns the lowest free descriptor
+            if few_descriptors_left(accepted.fileno(), _RESERVED_DESCRIPTORS):
                 self.complain(
                     f"{peer}: refused, the last descriptors are kept for this process's own files; raise the limit of open files"
                 )
@@ -434,12 +433,6 @@ def _listen(
         listener.close()
         raise
     return listener
-
-
-def _descriptor_bound() -> int:
-    """The lowest file descriptor that a connection must not have."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if most == resource.RLIM_INFINITY else most - min(_RESERVED_DESCRIPTORS, most // 8)
 
 
 def _spare_descriptor() -> int | None:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltzctl.engine.descriptor_limit import few_descriptors_left, raise_descriptor_limit, with_raised_limit
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.descriptor_limit import few_descriptors_left, raise_descriptor_limit, with_raised_limit
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.durable.file_system import begin_writing
 from waltzctl.engine.errors import DiskReadError, DiskWriteError

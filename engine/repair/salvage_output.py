@@ -8,7 +8,6 @@ the directory is for reading, for comparing, and for restoring records of anothe
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.work_directory import work_directory
-from waltzctl.engine.errors import DamageError, write_error
+from waltzctl.engine.errors import DamageError
 from waltzctl.engine.repair.salvage_selection import RecordPiece
 from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -220,10 +219,8 @@ def write_directory(
             offsets = piece.offsets()
             needed += int(offsets[-1] - offsets[0]) + ENTRY_SIZE * (len(offsets) - 1) + 2 * HEADER_SIZE
     with work_directory(beside):
-        free = disk.free_bytes(to.parent)  # after `work_directory` has removed the leftovers of a killed run
-        if needed > free:
-            cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free")
-            raise write_error(to, None, cause)
+        # after `work_directory` has removed the leftovers of a killed run
+        disk.check_free_space(to.parent, needed, to)
         written = {
             number: _write_partition(beside / str(number), number, pieces, sources, described, threshold, copied)
             for number, pieces in selected.items()

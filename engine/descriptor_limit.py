@@ -25,9 +25,12 @@ def raise_descriptor_limit() -> bool:
 
 
 def few_descriptors_left(descriptor: int, spare: int) -> bool:
-    """Whether fewer than `spare` descriptors are left above one that was just opened, which is the lowest that was free."""
+    """Whether fewer than `spare` descriptors are left above one that was just opened, which is the lowest that was free.
+
+    Of a limit below eight times `spare` an eighth is spared: else a process with few descriptors would use none.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft != resource.RLIM_INFINITY and descriptor + spare >= soft
+    return soft != resource.RLIM_INFINITY and descriptor + min(spare, soft // 8) >= soft
 
 
 def with_raised_limit(open_file: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from waltzctl.engine.durable.descriptor_limit import few_descriptors_left, raise_descriptor_limit, with_raised_limit
+from waltzctl.engine.descriptor_limit import few_descriptors_left, raise_descriptor_limit, with_raised_limit
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.scan.byte_source import FileSource
@@ -27,8 +27,14 @@ def hard() -> Iterator[int]:
 
 @pytest.mark.parametrize(("spare", "few"), [(99, False), (100, True)])
 def test_few_are_left_when_fewer_are_above_than_are_wanted(hard: int, spare: int, few: bool) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
+    assert few_descriptors_left(900, spare) is few  # 901 to 999 are free
+
+
+@pytest.mark.parametrize(("descriptor", "few"), [(437, False), (438, True)])
+def test_an_eighth_of_a_small_limit_is_spared(hard: int, descriptor: int, few: bool) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, hard))
-    assert few_descriptors_left(400, spare) is few  # 401 to 499 are free
+    assert few_descriptors_left(descriptor, 100) is few
 
 
 def test_the_limit_is_raised_once(hard: int) -> None:
