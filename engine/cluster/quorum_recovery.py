@@ -212,13 +212,14 @@ async def recover(
     """
     # only decided forecasts were agreed to; the reason why another one is undecided may have changed since
     decided = tuple(one for one in agreed.forecasts if one.high_water_mark is not None)
+    # read first: the generations are those before the check, so that a server that comes behind it keeps its session
+    state = await read_cluster_state(store)
     again = await plan_recovery(store, reach, [one.partition for one in decided])
     if again.forecasts != decided:
         raise StalePlanError(
             f"{store.where}: the cluster has changed since the plan was made; nothing was done",
             advice="look at it again",
         )
-    state = await read_cluster_state(store)
 
     async def connect(node: str) -> StorageClient:
         return await reach.storage(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -12,7 +13,7 @@ from types import TracebackType
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, make_directory, open_for_reading, read_range
 from waltzctl.engine.durable.ownership import make_lock_file
 from waltzctl.engine.durable.regular import open_regular
-from waltzctl.engine.errors import DirectoryLockedError, DiskReadError, write_error
+from waltzctl.engine.errors import DirectoryLockedError, DiskReadError, DiskWriteError, write_error
 
 LOCKED_RANGE = 128
 """Bytes of the control file that a running node locks (release 0.13.2)."""
@@ -50,6 +51,14 @@ def lock_holder(storage_directory: PurePath, control_file: PurePath | None) -> i
     return _recorded_pid(storage_directory) or 0
 
 
+def hold_file(descriptor: int) -> None:
+    """Lock an open file other than those of `DirectoryLock` until it is closed; `lock_holder` tells of it, by the file's path.
+
+    Raises OSError where another process holds it.
+    """
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+
+
 def _recorded_pid(storage_directory: PurePath) -> int | None:
     """The process id in ``.waltzctl/lock``, if a process with that id exists."""
     try:
@@ -80,6 +89,22 @@ def _record_pid(descriptor: int) -> None:
     os.ftruncate(descriptor, len(text))
 
 
+def _hold_directory(descriptor: int) -> None:
+    """Lock an open directory, where its file system can.  Raises OSError where another process holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            raise
+
+
+def moved() -> OSError:
+    """The error of a directory that is no longer where it was opened."""
+    return OSError(
+        errno.ESTALE, "it was moved or replaced while it was open; put it back, and start again what has it open"
+    )
+
+
 class DirectoryLock:
     """Exclusive lock of a whole storage directory, until `release` or the end of the process.
 
@@ -89,20 +114,29 @@ class DirectoryLock:
     ``.waltzctl/lock``                        contains the holder's process id
     bytes 0 to 127 of the control file, if    a released node locks them
     there is one
+    the directory ``.waltzctl`` itself        somebody may remove the lock file, taking it for a dead process's; a page
+                                              store has no other
     ========================================  =========================================================================
 
-    Both are open file description locks (F_OFD_SETLK): closing another descriptor of the control file does not release them.
+    The first two are open file description locks (F_OFD_SETLK): closing another descriptor of the control file does not release
+    them.  Directories have only flock(2), which also belongs to the open file; not every file system has it for them.
     """
 
-    def __init__(self, descriptors: list[int]) -> None:
+    def __init__(self, descriptors: list[int], state: PurePath) -> None:
+        """`descriptors`: of the locked files; the last one is that of the directory `state`."""
         self._descriptors = descriptors
+        self._state = state
 
     @classmethod
     def acquire(cls, storage_directory: PurePath, control_file: PurePath | None) -> DirectoryLock:
         """Take the locks without waiting.  Raises DirectoryLockedError, DiskWriteError."""
         state = storage_directory / STATE_DIRECTORY
         if not Path(state).exists():
-            make_directory(state)
+            try:
+                make_directory(state)
+            except DiskWriteError:
+                if not Path(state).is_dir():  # another process was faster
+                    raise
         descriptors: list[int] = []
         path, asking = state / "lock", False
         try:
@@ -113,6 +147,11 @@ class DirectoryLock:
                 asking = True
                 fcntl.fcntl(descriptors[-1], fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
                 asking = False
+            path = state
+            descriptors.append(os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            asking = True
+            _hold_directory(descriptors[-1])
+            asking = False
             path = state / "lock"
             _record_pid(descriptors[0])
         except OSError as error:
@@ -122,10 +161,22 @@ class DirectoryLock:
                 pid = lock_holder(storage_directory, control_file) or _recorded_pid(storage_directory)
                 raise DirectoryLockedError(storage_directory, pid or None) from error
             raise write_error(path, None, error, doing="lock") from error
-        return cls(descriptors)
+        return cls(descriptors, state)
+
+    def check_in_place(self) -> None:
+        """Raise DiskWriteError when the locked directory was moved, or another one was put at its path, a copy perhaps.
+
+        What is made by name from then on gets into that other directory.  After `release` nothing is checked.
+        """
+        if not self._descriptors:
+            return
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(self._state), os.fstat(self._descriptors[-1])):
+                return
+        raise write_error(self._state.parent, None, moved())
 
     def release(self) -> None:
-        """Release both locks; a second call does nothing."""
+        """Release the locks; a second call does nothing."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []

@@ -409,7 +409,8 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
     """Build a file beside `path`, then sync it, rename it over `path` and sync the directory.
 
     When the body raises, the half-built file is removed and `path` is as it was.  Raises DiskWriteError, also when `path` is
-    anything but a regular file, which the rename must not replace.
+    anything but a regular file, which the rename must not replace, and when another process has begun to replace it as well: it
+    has removed this file then, and the one that has the name is not complete.
     """
     if (kind := special_kind(path)) is not None:
         raise write_error(path, None, OSError(errno.EINVAL, f"it is {kind}, not a regular file"), doing="replace")
@@ -418,17 +419,30 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
         os.lstat(beside)
         unlink(beside)
     with WritableFile.create(beside, like=path) as file:
+        made = os.fstat(file.fileno())
         try:
             with opened_directory(path.parent) as directory:
                 yield file
                 file.sync()
                 file.close()
+                if not _is_at(beside, made):
+                    raise write_error(
+                        path, None, OSError(errno.EBUSY, "another process writes it as well"), doing="replace"
+                    )
                 rename(beside, path)
                 sync_directory(path.parent, directory)
         except BaseException:
-            with contextlib.suppress(DiskError):
-                unlink(beside)
+            if _is_at(beside, made):
+                with contextlib.suppress(DiskError):
+                    unlink(beside)
             raise
+
+
+def _is_at(path: PurePath, made: os.stat_result) -> bool:
+    """Whether the file at `path` is the one that was made."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.lstat(path), made)
+    return False
 
 
 def write_whole(path: PurePath, parts: bytes | Iterable[bytes]) -> None:

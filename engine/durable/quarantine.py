@@ -142,11 +142,19 @@ def interruptions(storage: Path, store: Store) -> Iterator[Finding]:
 
 
 def apply_edits(
-    storage: Path, edits: Sequence[Edit], store: Store, *, command: str, arguments: Sequence[str], plan_hash: str
+    storage: Path,
+    edits: Sequence[Edit],
+    store: Store,
+    *,
+    command: str,
+    arguments: Sequence[str],
+    plan_hash: str,
+    check_built: Callable[[], None] = lambda: None,
 ) -> QuarantineEntry:
     """Keep the bytes that the edits remove, carry the edits out, and return the entry, whose state is then *applied*.
 
-    The caller holds the DirectoryLock and has rolled back interrupted repairs.  Paths begin with `storage`.
+    The caller holds the DirectoryLock and has rolled back interrupted repairs.  Paths begin with `storage`.  `check_built` is
+    called when the new files are built and nothing is changed yet; where it raises, nothing is.
 
     ===============  =================================================================================================
     raises           when
@@ -169,6 +177,7 @@ def apply_edits(
         write_entry(entry)  # before any copy: an entry with copies always has a manifest
         _unsettle(entry.path)
         entry = prepare(entry, groups, moves)
+        check_built()
     except (Exception, KeyboardInterrupt):
         with contextlib.suppress(WaltzError, OSError):
             _discard(entry.path)

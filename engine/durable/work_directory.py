@@ -25,7 +25,7 @@ def work_directory(place: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as held:
         if place.is_symlink() or place.is_dir():
-            _lock(place, held)
+            lock_directory(place, held)
             disk.remove_tree(place)
         try:
             disk.make_directory(place)
@@ -33,10 +33,10 @@ def work_directory(place: Path) -> Iterator[None]:
             raise
         except BaseException:  # an interrupt after the directory was made
             with contextlib.suppress(RefusedError, DiskError):
-                _lock(place, held)
+                lock_directory(place, held)
                 disk.remove_tree(place)
             raise
-        descriptor = _lock(place, held)
+        descriptor = lock_directory(place, held)
         try:
             yield
         except BaseException:
@@ -46,7 +46,7 @@ def work_directory(place: Path) -> Iterator[None]:
             raise
 
 
-def _lock(place: Path, held: contextlib.ExitStack) -> int:
+def lock_directory(place: Path, held: contextlib.ExitStack) -> int:
     """Lock a directory until `held` is closed, or the process ends; returns its descriptor.  Raises RefusedError."""
     descriptor = -1
     with contextlib.suppress(FileNotFoundError, BlockingIOError):

@@ -36,6 +36,7 @@ from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import (
     DiskFullError,
+    DiskWriteError,
     InvalidRequestError,
     NotWaltzError,
     PageStoreFailedError,
@@ -285,6 +286,11 @@ class PageStorage(PageReader):
 
     def commit(self, edits: list[Edit], judged: int | None = None) -> int:
         """Commit edits whose data is in blob files; returns their sequence.  `judged`: see `_Ticket`.  Raises as `write`."""
+        try:
+            self._lock.check_in_place()
+        except DiskWriteError as error:
+            self.fail(error)  # this data, and what is placed next, may lie in what was put in the store's place
+            raise
         ticket = _Ticket(edits, judged)
         with self._queue_lock:
             self._queue.append(ticket)

@@ -86,7 +86,12 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
                 roll_back_interrupted(storage)  # removes the entry of a repair that crashed before its first change
                 repair.check_current()
                 entry = apply_edits(
-                    storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
+                    storage,
+                    repair.edits,
+                    command=plan.command,
+                    arguments=arguments,
+                    plan_hash=plan.hash,
+                    check_built=repair.check_sources,
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
                 others_files = _with_other_owner(entry)

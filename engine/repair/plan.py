@@ -108,10 +108,23 @@ class Repair:
             {one[0] for one in {*self.binding.listing} ^ {*now.listing}}
             | {one[0] for one in {*self.binding.digests} ^ {*now.digests}}
         )
-        raise StalePlanError(
-            f"{self.storage / changed[0]}: changed since the plan was made; nothing was modified",
-            advice="make the plan again",
-        )
+        raise _stale(self.storage / changed[0])
+
+    def check_sources(self) -> None:
+        """Raises StalePlanError naming a replica file that changed since the plan was made; DiskReadError.
+
+        No lock keeps a replica as it is: what was built of its files counts only if they are the same behind that as before.
+        """
+        known = {*self.binding.digests}
+        for name, digest in _digests(None, self.sources):
+            if (name, digest) not in known:
+                raise _stale(Path(name))
+
+
+def _stale(path: Path) -> StalePlanError:
+    return StalePlanError(
+        f"{path}: changed since the plan was made; nothing was modified", advice="make the plan again"
+    )
 
 
 def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], sources: Iterable[PurePath] = ()) -> Binding:

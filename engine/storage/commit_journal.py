@@ -39,9 +39,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import hold_file
 from waltzctl.engine.errors import DamageError, DiskError, DiskWriteError, RefusedError
 from waltzctl.engine.storage.control_file import OpenControlFile
-from waltzctl.engine.storage.journal_recovery import in_force, remove_file, segment_path, write_back
+from waltzctl.engine.storage.journal_recovery import in_force, is_written, remove_file, segment_path, write_back
 from waltzctl.engine.storage.journal_state import GIVING_UP, JournalState, owner_of, remove_state, write_state
 from waltzctl.formats.journal_file import (
     AREAS,
@@ -166,7 +167,8 @@ class CommitJournal:
         elsewhere.  `threaded` False: there is no background thread, and the caller calls `work` instead.
 
         A file that an earlier journal of this directory left at `path` is replaced.  Raises RefusedError for any other file at
-        `path`, and while an earlier journal still holds records that are not in their segments; DiskWriteError.
+        `path`, for a journal that another process is writing, and while an earlier journal still holds records that are not in
+        their segments; DiskWriteError.
         """
         if area_size < 4 * RESERVE or area_size % BLOCK:
             raise ValueError(f"an area of {area_size} bytes")
@@ -189,6 +191,7 @@ class CommitJournal:
                     head = AreaHeader(state.journal_id, owner, area_size, epoch)
                     file.write_at(start + header_offset(epoch), encode_area_header(head))
             files += [disk.WritableFile.open(path) for _ in range(AT_A_TIME)]
+            _hold(files[0])
             write_state(storage, state)
         except BaseException:
             remove_file(path)
@@ -532,4 +535,21 @@ def _remove_earlier_journal(path: Path, owner: uuid.UUID) -> None:
     if header is None or header.owner != owner:
         what = "a file that is no commit journal" if header is None else "the commit journal of another directory"
         raise RefusedError(f"{path}: {what} stands there", advice="name another path, or move the file away")
+    if is_written(path):  # by a directory that was at this one's path, or is at the same path of another container
+        raise RefusedError(
+            f"{path}: another process is writing this commit journal",
+            advice="name another path: a journal is for one node",
+        )
     disk.unlink(path)
+
+
+def _hold(file: disk.WritableFile) -> None:
+    """Lock the journal where that is possible, so that no other process takes it for one that was left.  Raises RefusedError."""
+    try:
+        hold_file(file.fileno())
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            return  # the journal's device may have a file system without locks
+        raise RefusedError(
+            f"{file.path}: another process made a commit journal there at the same moment", advice="name another path"
+        ) from error

@@ -10,6 +10,8 @@ After a failed sync the contents of the disk are unknown: every further change i
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import uuid
 from dataclasses import replace
@@ -17,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import moved
 from waltzctl.engine.errors import (
     ConcurrentUpdateError,
     DamageError,
@@ -26,6 +29,7 @@ from waltzctl.engine.errors import (
     NotWaltzError,
     PartitionQuarantinedError,
     SyncFailedError,
+    write_error,
 )
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.findings.control_files import (
@@ -152,6 +156,17 @@ class OpenControlFile:
         """Findings about a partition's info."""
         return tuple(info_findings(self.path, self._layout, self.info(partition), storage))
 
+    def check_in_place(self) -> None:
+        """Raise DiskWriteError when the directory was moved, or another one was put at its path, a copy perhaps.
+
+        What is made by name from now on, such as a segment, would get into the other directory, and transactions that were
+        acknowledged together would lie apart.
+        """
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
+                return
+        raise write_error(self.path, None, moved())
+
     def set_low_water_mark(
         self, partition: int, session_id: int, low_water_mark: int, local_low_water_mark: int
     ) -> None:
@@ -277,6 +292,7 @@ class OpenControlFile:
         """Write one struct in one write and sync; the copy in memory is updated after that."""
         if self._failed is not None:
             raise self._failed
+        self.check_in_place()
         self._file.write_at(self._layout.struct_offset(partition, number), written.encode())
         self._sync()
         self._infos[partition] = self._infos[partition].with_struct(number, written)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.new_directory import check_new
-from waltzctl.engine.errors import DiskError, InvalidRequestError, WaltzError
+from waltzctl.engine.durable.work_directory import lock_directory
+from waltzctl.engine.errors import DiskError, InvalidRequestError, RefusedError
 from waltzctl.engine.storage.control_file import create_control_file
 from waltzctl.engine.storage.segment_files import create_segment
 from waltzctl.formats.control import (
@@ -81,30 +82,58 @@ def create_cluster(
         check_new(path, renamed=False, not_beside=CONTROL_FILE_NAME)
     key = cluster_key or uuid.uuid4()
     made: list[tuple[Path, Path]] = []
+    held = contextlib.ExitStack()
     try:
         for path in paths:
-            _make_partitions(path, chosen, key, made)
+            _make_partitions(path, chosen, key, made, held)
         for path in paths:
             create_control_file(path / CONTROL_FILE_NAME, _new_control(layout, key, num_partitions, chosen))
     except BaseException as error:
         _take_back(made)
         whole = [path for path in paths if (path / CONTROL_FILE_NAME).exists()]
-        if whole and isinstance(error, WaltzError):
+        if whole and isinstance(error, DiskError):  # no refusal: what is whole then is another run's
             error.advice = f"made and kept: {', '.join(map(str, whole))}; the same with --key {key} makes the others"
         raise
+    finally:
+        held.close()
     return ClusterResult(key, num_partitions, layout, tuple(CreatedDirectory(path, chosen) for path in paths))
 
 
-def _make_partitions(path: Path, assigned: Collection[int], key: uuid.UUID, made: list[tuple[Path, Path]]) -> None:
-    """Make everything but the control file.  Adds each directory to `made`, as (storage directory, directory)."""
+def _make_partitions(
+    path: Path,
+    assigned: Collection[int],
+    key: uuid.UUID,
+    made: list[tuple[Path, Path]],
+    held: contextlib.ExitStack,
+) -> None:
+    """Make everything but the control file.  Adds each directory to `made`, as (storage directory, directory).
+
+    The storage directory is locked until `held` is closed.  Raises RefusedError when another run is, or was, faster.
+    """
     if not path.exists():
         _make_directory(path, path, made)
         disk.sync_directory(path.absolute().parent)
+    _hold(path, made, held)
     for number in assigned:
         directory = path / str(number)
         _make_directory(directory, path, made)
         create_segment(directory, partition=number, first_transaction_id=0, cluster_key=key)
     disk.sync_directory(path)
+
+
+def _hold(path: Path, made: list[tuple[Path, Path]], held: contextlib.ExitStack) -> None:
+    """Lock an empty storage directory.
+
+    Without partitions nothing else keeps two runs apart that found it empty: the later control file would replace the earlier.
+    """
+    try:
+        with contextlib.suppress(OSError):  # a file system without such locks
+            lock_directory(path, held)
+        check_new(path, renamed=False)
+    except RefusedError:
+        if (path, path) in made:
+            made.remove((path, path))  # it is the other run's by now
+        raise
 
 
 def _make_directory(directory: Path, storage: Path, made: list[tuple[Path, Path]]) -> None:

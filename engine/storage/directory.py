@@ -269,6 +269,7 @@ class StorageDirectory:
             self._control.info(number)
             if number in self._partitions or number in self._unopened:
                 return
+            self._control.check_in_place()
             directory = self.path / str(number)
             if not directory.is_dir():  # an old deletion that is finished later would drop the new partition's fence
                 finish_deletions(self.path, self._control, (number,))
@@ -307,6 +308,7 @@ class StorageDirectory:
         """
         with self._lock:
             info = self._control.info(number)
+            self._control.check_in_place()
             if number in self._unopened:
                 self.partition(number)
             assigned = number in self._partitions
@@ -378,6 +380,7 @@ class StorageDirectory:
         """
         with self._lock:
             old = self.partition(number)
+            self._control.check_in_place()  # it would be opened where another directory is by now
             self._note_acknowledged(old)
             if old.failed is not None:
                 renew_last_index(old.path, number)
@@ -440,6 +443,7 @@ class StorageDirectory:
         """
         with self._lock:
             self.check_markable(number)
+            self._control.check_in_place()
             marks = load_marks(self.path)
             before = combine(self._control.control, marks, number)
             after = Availability(

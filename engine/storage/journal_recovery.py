@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.durable.relocation import DELETING
 from waltzctl.engine.errors import DamageError, DiskError, WaltzError
 from waltzctl.engine.log import places
@@ -76,13 +77,14 @@ def in_force(state: JournalState, areas: Sequence[bytes]) -> dict[int, list[Jour
 def write_back(storage: PurePath, parts: Iterable[JournalPart], cluster_key: uuid.UUID) -> None:
     """Write journaled bytes into their segments, in order, and make them durable.  Raises DamageError, DiskError.
 
-    Nothing is written unless every segment exists and its header has the cluster key, partition and first id of the journal.
+    Nothing is written unless every segment exists, its header has the cluster key, partition and first id of the journal, and it
+    reaches as far as the first of the journaled bytes: a copy of a directory may be older than the journal, and would get a hole.
     """
     by_segment: dict[PurePath, list[JournalPart]] = {}
     for part in parts:
         by_segment.setdefault(segment_path(storage, part), []).append(part)
     for path, of_one in by_segment.items():
-        _check_segment(path, of_one[0], cluster_key)
+        _check_segment(path, of_one, cluster_key)
     for path, of_one in by_segment.items():
         with disk.WritableFile.open(path) as file:
             for part in of_one:
@@ -90,7 +92,8 @@ def write_back(storage: PurePath, parts: Iterable[JournalPart], cluster_key: uui
             file.sync()
 
 
-def _check_segment(path: PurePath, part: JournalPart, cluster_key: uuid.UUID) -> None:
+def _check_segment(path: PurePath, parts: Sequence[JournalPart], cluster_key: uuid.UUID) -> None:
+    part = parts[0]
     try:
         raw = places.read_range(path, 0, HEADER_SIZE)
     except FileNotFoundError:
@@ -99,12 +102,26 @@ def _check_segment(path: PurePath, part: JournalPart, cluster_key: uuid.UUID) ->
         header = SegmentHeader.decode(raw) if len(raw) == HEADER_SIZE else None
         expected = (cluster_key, part.partition, part.segment)
         if header is not None and (header.cluster_key, header.partition, header.first_transaction_id) == expected:
-            return
-        what = "is another one by its header"
+            if (behind := _hole(path, parts)) is None:
+                return
+            what = f"ends at byte {behind[0]}, and what the journal has of it begins at byte {behind[1]}"
+        else:
+            what = "is another one by its header"
     raise DamageError(
         f"{path}: {what}, and the commit journal holds acknowledged records of this segment",
         advice=f"bring it back as it was; {GIVING_UP}",
     )
+
+
+def _hole(path: PurePath, parts: Sequence[JournalPart]) -> tuple[int, int] | None:
+    """Begin and end of the first bytes that neither a segment nor the journal has; None where there are none."""
+    numbers = places.file_numbers(path)
+    end = 0 if numbers is None else numbers.size
+    for part in parts:
+        if part.offset > end:
+            return end, part.offset
+        end = max(end, part.offset + len(part.data))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +208,22 @@ def _areas_of(state: JournalState) -> Iterator[bytes]:
 def _is_own(storage: Path, path: Path) -> bool:
     """Whether a journal belongs to this directory alone.
 
-    Otherwise the directory may be a copy, whose original still needs the journal, or is writing it.
+    Otherwise the directory may be a copy, whose original still needs the journal, or is writing it.  A copy may have been put at
+    its original's path, and containers may each have a directory at the same path: a journal that is written is never its own.
     """
+    if is_written(path):
+        return False
     if path.is_relative_to(storage):
         return True
     with contextlib.suppress(DiskError, FileNotFoundError):
         header = decode_area_header(disk.read_range(path, 0, BLOCK))
         return header is not None and header.owner == owner_of(storage)
     return False
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process has this journal in use.  Takes no lock."""
+    return lock_holder(path.parent, path) is not None
 
 
 def remove_file(path: Path) -> None:

@@ -300,6 +300,7 @@ class Partition:
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         """Close the last segment, durably, and begin the next one."""
+        self._control.check_in_place()
         active.sync_data()
         active.sync_index()
         self._refuse_orphan_index(active.next_transaction_id)

@@ -5,7 +5,7 @@ That is: which files in ``.waltzctl`` a repair may change, and the state in whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from waltzctl.engine.durable import disk, quarantine
@@ -108,7 +108,15 @@ def roll_back_interrupted(storage: Path) -> tuple[QuarantineEntry, ...]:
 
 
 def apply_edits(
-    storage: Path, edits: Sequence[Edit], *, command: str, arguments: Sequence[str], plan_hash: str
+    storage: Path,
+    edits: Sequence[Edit],
+    *,
+    command: str,
+    arguments: Sequence[str],
+    plan_hash: str,
+    check_built: Callable[[], None] = lambda: None,
 ) -> QuarantineEntry:
     """See `engine.durable.quarantine.apply_edits`."""
-    return quarantine.apply_edits(storage, edits, STORE, command=command, arguments=arguments, plan_hash=plan_hash)
+    return quarantine.apply_edits(
+        storage, edits, STORE, command=command, arguments=arguments, plan_hash=plan_hash, check_built=check_built
+    )

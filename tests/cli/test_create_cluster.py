@@ -6,6 +6,7 @@ import asyncio
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from tests.builders import digest
 from tests.cli.running import invoke
 from waltzctl.engine.metadata.cluster_changes import add_node, assign
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.engine.storage import directory
+from waltzctl.engine.storage.directory import ClusterResult
 from waltzctl.formats.control import Layout, decode_control
 
 
@@ -168,6 +171,24 @@ def test_what_is_told_then_writes_the_metadata_as_it_was_asked_for(tmp_path: Pat
     (state,) = invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects
     assert (state["name"], state["num_partitions"]) == ("the demo", 3)
     assert state["cluster_key"] in told
+
+
+def test_metadata_that_somebody_made_meanwhile_is_not_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, make = tmp_path / "meta", directory.create_cluster
+
+    def meanwhile(*arguments: Any, **options: Any) -> ClusterResult:
+        assert invoke("cluster", "create", "--metadata", where, "--partitions", 5).status == 0
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(directory, "create_cluster", meanwhile)
+    refused = invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--metadata", where)
+    assert (refused.status, "something already" in refused.err) == (13, True)
+    assert f"remove {tmp_path / 'a'}" in refused.err
+    assert "cluster delete" not in refused.err
+    assert "writes the metadata" not in refused.err, "that would be refused as well"
+    assert invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects[0]["num_partitions"] == 5
 
 
 def test_a_file_that_is_empty_becomes_the_metadata(tmp_path: Path) -> None:

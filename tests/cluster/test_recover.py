@@ -338,3 +338,34 @@ def test_a_server_that_comes_meanwhile_keeps_its_sessions(tmp_path: Path, monkey
             await store.close()
 
     asyncio.run(work())
+
+
+def test_a_server_that_comes_right_behind_the_check_keeps_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ToldCluster(*(ToldNode({0: [4], 1: [4]}) for _ in range(3)), server=None)
+
+    async def work() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=5.0)
+        sessions = PartitionSessions(store)
+
+        async def plan_and_come(*arguments: Any) -> RecoveryPlan:
+            plan = await plan_recovery(*arguments)
+            known, _ = await sessions.partition(0)
+            await sessions.begin_session(0, known.generation + 1)
+            return plan
+
+        try:
+            await cluster.write_metadata(store)
+            plan = await plan_recovery(store, cluster.reach, [0])
+            monkeypatch.setattr(quorum_recovery, "plan_recovery", plan_and_come)
+            before, _ = await sessions.partition(0)
+            with pytest.raises(
+                RefusedError, match=f"partition 0: it is served under generation {before.generation + 1}"
+            ):
+                await recover_all(store, plan, cluster.reach, timeout=0.1, log=logging.getLogger(), on_recovered=print)
+            assert (await sessions.partition(0))[0].session_id == before.session_id + 1, "only the server's"
+        finally:
+            await store.close()
+
+    asyncio.run(work())

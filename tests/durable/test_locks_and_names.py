@@ -199,6 +199,48 @@ def test_a_directory_is_held_once_and_by_whom_is_written_down(storage: Path) -> 
     assert (storage / "control").read_bytes() == bytes(300)
 
 
+def test_of_two_that_open_a_new_directory_at_once_the_second_is_told_that_it_is_held(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, locks = directory_lock.make_directory, list[DirectoryLock]()
+
+    def faster(path: Path) -> None:
+        monkeypatch.setattr(directory_lock, "make_directory", make)
+        locks.append(DirectoryLock.acquire(storage, storage / "control"))
+        make(path)
+
+    monkeypatch.setattr(directory_lock, "make_directory", faster)
+    with pytest.raises(DirectoryLockedError):
+        DirectoryLock.acquire(storage, storage / "control")
+    locks[0].release()
+
+
+@pytest.mark.parametrize("control", ["control", None])
+def test_who_removes_the_lock_file_gets_no_second_holder(storage: Path, control: str | None) -> None:
+    """As people do with the lock files of other programs; a page store has no control file whose lock would stay."""
+    file = None if control is None else storage / control
+    with DirectoryLock.acquire(storage, file):
+        (storage / ".waltzctl" / "lock").unlink()
+        with pytest.raises(DirectoryLockedError):
+            DirectoryLock.acquire(storage, file)
+    with DirectoryLock.acquire(storage, file):
+        pass
+
+
+def test_a_file_system_without_locks_of_directories_is_none_the_worse(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EBADF, "made up")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with (
+        DirectoryLock.acquire(storage, storage / "control"),
+        pytest.raises(DirectoryLockedError),
+    ):
+        DirectoryLock.acquire(storage, storage / "control")
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_who_wants_to_make_room_on_a_full_disk_is_let_in(
     storage: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -579,3 +621,24 @@ def test_a_control_file_that_is_not_there_is_not_made_by_locking_it(storage: Pat
     assert not (storage / "another").exists()
     with DirectoryLock.acquire(storage, storage / "control"):
         pass
+
+
+@pytest.mark.parametrize("first_fails", [True, False])
+def test_a_file_that_two_replace_at_once_is_never_half_of_one(tmp_path: Path, *, first_fails: bool) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    first, second = replacing(path), replacing(path)
+    first.__enter__().write_at(0, b"first")
+    file = second.__enter__()
+    file.write_at(0, b"half")
+    if first_fails:
+        error = RuntimeError("made up")
+        assert not first.__exit__(RuntimeError, error, None), "it is raised"
+    else:
+        with pytest.raises(DiskWriteError, match="another process writes it as well"):
+            first.__exit__(None, None, None)
+    assert path.read_bytes() == b"old"
+    file.write_at(4, b" and whole")
+    second.__exit__(None, None, None)
+    assert path.read_bytes() == b"half and whole"
+    assert os.listdir(tmp_path) == ["file"]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import resource
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
+    DiskWriteError,
     InvalidOptionsError,
     InvalidRequestError,
     NoSuchPageError,
@@ -225,6 +227,28 @@ def test_one_writer_at_a_time_has_the_directory(store: PageStorage, tmp_path: Pa
     for act in (lambda: put(store, 1, b""), lambda: store.read(1), store.snapshot, lambda: collect_garbage(store)):
         with pytest.raises(InvalidRequestError, match="closed"):
             act()
+
+
+@pytest.mark.parametrize("put_there", ["copy", "nothing"])
+def test_a_store_that_was_moved_commits_nothing(tmp_path: Path, put_there: str) -> None:
+    """Its next blob file would get into the copy, and the log that names the pages in it would not."""
+    path, moved = tmp_path / "here", tmp_path / "moved"
+    with PageStorage.create(path, PageOptions(blob_limit=4096)) as store:
+        put(store, 1, b"1" * 3000)
+        path.rename(moved)
+        if put_there == "copy":
+            shutil.copytree(moved, path)
+        with pytest.raises(DiskWriteError):
+            put(store, 2, b"2" * 3000)
+        shutil.rmtree(path, ignore_errors=True)
+        moved.rename(path)
+        with pytest.raises(PageStoreFailedError) if put_there == "copy" else contextlib.nullcontext():
+            put(store, 3, b"3" * 3000)
+    assert verify_store(path).status != "damaged"
+    with PageStorage.open(path) as store:
+        later = None if put_there == "copy" else b"3" * 3000
+        assert [data(store, page) for page in (1, 2, 3)] == [b"1" * 3000, None, later]
+        put(store, 2, b"2" * 3000)
 
 
 def test_a_damaged_page_is_never_served_and_costs_only_itself(store: PageStorage, tmp_path: Path) -> None:

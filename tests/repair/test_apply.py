@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.builders import build_directory
+from tests.builders import build_directory, write_segment
 from tests.repair.scenes import Scene, actions, copy, flip, make_scene, recovered, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
 from waltzctl.engine.columns.plan_columns import PLAN
@@ -37,7 +37,7 @@ from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
-from waltzctl.formats.segment import index_name
+from waltzctl.formats.segment import Record, index_name
 
 
 def plans(scene: Scene) -> list[Repair]:
@@ -114,6 +114,31 @@ def test_a_stale_plan_is_refused_and_names_the_file(scene: Scene, tmp_path: Path
         assert named[what].name in str(caught.value)
     with pytest.raises(WaltzError):
         load_plan(saved)
+    assert snapshot(scene.root) == before
+    assert list_entries(scene.root) == ()
+
+
+def test_a_replica_that_changes_between_the_check_and_the_copying_gives_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody locks a replica: a node may run there, or another repair.  What is there then is whole, and of the same size."""
+    scene.seg(50).unlink()
+    repair = plan_recover(scene.root, replicas=[scene.replica])
+    assert repair.edits
+    before, check = snapshot(scene.root), Repair.check_current
+
+    def check_and_write(one: Repair) -> None:
+        check(one)
+        others = [
+            Record.make(old.transaction_id, old.request_id, old.header, bytes(255 - byte for byte in old.data))
+            for old in scene.records[50:100]
+        ]
+        write_segment(scene.replica / "0", others)
+
+    monkeypatch.setattr(Repair, "check_current", check_and_write)
+    with pytest.raises(StalePlanError, match=scene.seg(50).name) as caught:
+        apply(repair, arguments=[])
+    assert str(scene.replica) in str(caught.value)
     assert snapshot(scene.root) == before
     assert list_entries(scene.root) == ()
 

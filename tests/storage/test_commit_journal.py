@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import digest
+from tests.builders import build_directory, digest
 from tests.storage.power_loss import BEFORE, LOG, Journaled, failing, is_marked, segment
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskFullError, DiskWriteError, RefusedError, SyncFailedError
@@ -603,6 +603,50 @@ def test_what_an_earlier_journal_of_the_directory_left_is_replaced(journaled: Jo
     journaled.begin()
     assert journaled.commit({0: 1})
     assert journaled.file.read_bytes() != left
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_journal_that_a_process_writes_is_nobody_elses(journaled: Journaled, marked: bool) -> None:
+    """A copy at the path of a node whose directory was moved, or a node at the same path of another container."""
+    journaled.commit({0: 1})
+    moved = journaled.path.rename(journaled.path.with_name("moved"))
+    shutil.copytree(moved, journaled.path)
+    if not marked:
+        shutil.rmtree(journaled.path)
+        build_directory(journaled.path, {0: BEFORE})
+    with StorageDirectory.open(journaled.path) as copy:
+        assert journaled.file.exists(), "the node writes what it acknowledges there"
+        with pytest.raises(RefusedError, match="another process is writing"):
+            copy.begin_journal(journaled.file, log=LOG)
+    assert journaled.file.exists()
+    assert os.path.samestat(os.stat(journaled.file), os.fstat(journaled.journal._files[0].fileno()))
+
+
+def test_two_that_make_a_journal_at_one_path_at_once_do_not_both_get_it(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_journal, "_remove_earlier_journal", lambda *_: None)
+    monkeypatch.setattr(disk, "replacing", lambda path: contextlib.nullcontext(disk.WritableFile.open(path)))
+    build_directory(tmp_path / "other", {0: BEFORE})
+    with StorageDirectory.open(tmp_path / "other") as other:
+        with pytest.raises(RefusedError, match="at the same moment"):
+            other.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
+        assert not other._control.journaled
+
+
+def test_a_copy_that_is_older_than_the_journal_gets_no_hole(journaled: Journaled, tmp_path: Path) -> None:
+    """It was copied while the node ran, and the node has flushed and journaled on since."""
+    journaled.commit({0: 1, 1: 1})
+    shutil.copytree(journaled.path, tmp_path / "copy")
+    before = segment(tmp_path / "copy", 0).read_bytes()
+    for _ in range(40):
+        journaled.commit({0: 5})
+        journaled.journal.work()
+    with StorageDirectory.open(tmp_path / "copy", options=journaled.options) as copy:
+        assert [n for n, one in copy.partitions.items() if one.quarantined] == [0]
+        assert any("what the journal has of it begins at byte" in one.message for one in copy.partition(0).findings)
+        assert copy.partition(1).read_range(0, 100) == journaled.acknowledged[1]
+    assert segment(tmp_path / "copy", 0).read_bytes() == before
 
 
 def test_a_journal_that_cannot_be_made_leaves_nothing(journaled: Journaled, tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ from waltzctl.engine.errors import (
     RefusedError,
 )
 from waltzctl.engine.log.view import read_control
-from waltzctl.engine.storage import directory, partition_opening
+from waltzctl.engine.storage import creation, directory, partition_opening
 from waltzctl.engine.storage.availability_marks import Availability, load_marks, read_availability
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_opening import PartitionOpener
 from waltzctl.engine.storage.retired import begin_deletion
-from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.control import ControlFile, Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 
@@ -103,6 +103,46 @@ def test_creation_refuses_before_it_makes_anything(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError):
         create_cluster([], num_partitions=1)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["empty", "missing"])
+@pytest.mark.parametrize("ended", [True, False], ids=["done", "under way"])
+def test_of_two_creations_at_once_one_gets_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, there: bool, ended: bool
+) -> None:
+    """The second one looks while the directory is empty, and has no partition that would be in its way."""
+    path, keys = tmp_path / "a", [KEY, uuid.uuid4()]
+    make, look = creation.create_control_file, creation.check_new
+    refused: list[RefusedError] = []
+    if there:
+        path.mkdir()
+
+    def second() -> None:
+        with pytest.raises(RefusedError) as caught:
+            create_cluster([path], num_partitions=3, cluster_key=keys[1], assign=())
+        refused.append(caught.value)
+
+    def looked(*arguments: object, **options: object) -> None:
+        """What the second one sees: the directory as it was before the first one had it."""
+        monkeypatch.setattr(creation, "check_new", look)
+
+    def under_way(file: Path, control: ControlFile) -> None:
+        monkeypatch.setattr(creation, "create_control_file", make)
+        if not ended:
+            monkeypatch.setattr(creation, "check_new", looked)
+            second()
+        make(file, control)
+
+    monkeypatch.setattr(creation, "create_control_file", under_way)
+    create_cluster([path], num_partitions=3, cluster_key=keys[0], assign=())
+    if ended:
+        monkeypatch.setattr(creation, "check_new", looked)
+        second()
+    assert len(refused) == 1
+    assert not refused[0].advice or "made and kept" not in refused[0].advice
+    control = read_control(path / "waltz-storage.ctl")
+    assert control is not None
+    assert control.header.cluster_key == keys[0]
 
 
 @pytest.mark.parametrize("inner", ["sub", "0", "sub/.."])

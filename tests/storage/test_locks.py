@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import build_directory, digest
+from tests.builders import build_directory, digest, make_records
 from tests.storage.support import opened
 from waltzctl.engine.durable.directory_lock import lock_holder
-from waltzctl.engine.errors import DirectoryLockedError
+from waltzctl.engine.errors import DirectoryLockedError, DiskWriteError
 from waltzctl.engine.log.view import view_storage
+from waltzctl.formats.control import Layout
 
 HOLD_AS_WE_DO = """
 import sys
@@ -95,3 +97,45 @@ def test_a_failed_opening_lets_go(tmp_path: Path) -> None:
     control.write_bytes(whole)
     with opened(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("put", ["copy", "nothing"])
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_directory_that_was_moved_is_not_written_into_by_its_name(tmp_path: Path, layout: Layout, put: str) -> None:
+    """Half of what is acknowledged would get into the copy that was put there, and half stay in what was moved."""
+    path, moved = tmp_path / "storage", tmp_path / "moved"
+    build_directory(path, {0: 5, 1: 5}, layout=layout, num_partitions=3)
+    with opened(path) as storage:
+        path.rename(moved)
+        if put == "copy":
+            shutil.copytree(moved, path)
+        before = digest(tmp_path)
+        partition = storage.partition(0)
+        for change in (
+            lambda: partition.set_low_water_mark(9, 4),
+            lambda: storage.assign(2),
+            lambda: storage.reopen(1),
+            lambda: storage.unassign(1, delete_files=True),
+            lambda: storage.set_availability(1, readable=False),
+        ):
+            with pytest.raises(DiskWriteError, match="moved or replaced while it was open"):
+                change()
+        assert digest(tmp_path) == before
+
+        def fill() -> None:
+            for first in range(5, 100, 5):
+                partition.append(make_records(5, first=first, seed=first))
+
+        with pytest.raises(DiskWriteError, match="moved or replaced while it was open"):
+            fill()
+        held = partition.max_transaction_id
+        if put == "copy":
+            assert digest(path) == {
+                name.removeprefix("storage/"): d for name, d in before.items() if name.startswith("storage/")
+            }
+            shutil.rmtree(path)
+        moved.rename(path)
+        partition.append(make_records(5, first=held + 1, seed=held))
+        storage.assign(2)
+    with opened(path) as storage:
+        assert storage.partition(0).max_transaction_id == held + 5

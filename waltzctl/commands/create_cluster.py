@@ -152,7 +152,7 @@ async def _refuse_where_something_is(location: MetadataLocation) -> None:
 
 
 def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) -> None:
-    from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.errors import RefusedError, WaltzError
     from waltzctl.engine.metadata.cluster_changes import create_cluster
 
     async def write() -> None:
@@ -161,6 +161,13 @@ def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) 
 
     try:
         run_async(write())
+    except RefusedError as error:  # what is there by now is not to be deleted
+        listed = ", ".join(shlex.quote(str(one.path)) for one in made.directories)
+        error.advice = (
+            f"somebody made it since; the storage directories were made and are of another cluster, {made.cluster_key}: remove"
+            f" {listed}, or write their metadata to another place with waltzctl cluster create"
+        )
+        raise
     except WaltzError as error:
         options = (
             f"--metadata {shlex.quote(str(location))} --name {shlex.quote(name)} --partitions {made.num_partitions}"
