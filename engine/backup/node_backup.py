@@ -26,6 +26,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,7 @@ from waltzctl.engine.client.partition_readings import (
 from waltzctl.engine.errors import DamageError, InvalidRequestError, ProtocolError, RemoteError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.net.addresses import Address
+from waltzctl.engine.net.futures import in_thread
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.columns import Int64Column
@@ -251,8 +253,9 @@ class _NodeBackup:
         tail: Piece | None = None
         async with aclosing(self._pieces(so_far.layout, number, last)) as pieces:
             async for one in pieces:
-                read = await asyncio.to_thread(self._writer.read, one.content, one.first_transaction_id, one.records)
-                so_far.pieces.append(await asyncio.to_thread(self._writer.take, read))
+                # waited for also when cancelled: `give_up` must not miss what a thread is writing
+                read = await in_thread(partial(self._writer.read, one.content, one.first_transaction_id, one.records))
+                so_far.pieces.append(await in_thread(partial(self._writer.take, read)))
                 so_far.states.append(self._writer.state())
                 tail = read.piece if one.records else tail
         if tail is not None and not await self._is_unchanged(number, tail):
@@ -268,7 +271,7 @@ class _NodeBackup:
             or so_far.layout.next_transaction_id <= mark
         ):
             plan = replace(plan, damaged=max(plan.damaged, 1))
-        return await asyncio.to_thread(self._writer.write_section, number, plan, so_far.pieces)
+        return await in_thread(partial(self._writer.write_section, number, plan, so_far.pieces))
 
     def _layout(self, number: int) -> PartitionLayout:
         created = self._writer.created_ms if self._control is None else self._control.header.created
@@ -395,7 +398,7 @@ class _NodeBackup:
         content = replace(control, partitions=tuple(infos)).encode()
         taken = [self._writer.take(self._writer.read(one.content)) for one in control_pieces(content, self._limit)]
         plan = control_plan(CONTROL_FILE_NAME, content, created)
-        return await asyncio.to_thread(self._writer.write_section, BESIDE, plan, taken)
+        return await in_thread(partial(self._writer.write_section, BESIDE, plan, taken))
 
 
 def _check_not_truncated(before: PartitionReading, after: PartitionReading) -> None:

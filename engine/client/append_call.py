@@ -288,12 +288,13 @@ class AppendCall:
 
     def refused(self, sequence: int) -> None:
         """The append with this sequence number is not committed and will not be: send its draft again."""
-        self.again.append(self.sent.pop(sequence))
+        self.again.append(self.sent[sequence])  # may raise MemoryError: then nothing has changed
+        del self.sent[sequence]
         self.wake()
 
     @abstractmethod
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
-        """The append with this sequence number is committed."""
+        """The append with this sequence number is committed.  An error (MemoryError) leaves it undecided."""
 
 
 class OneAppend(AppendCall):
@@ -310,11 +311,11 @@ class OneAppend(AppendCall):
 
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
         """See `AppendCall`."""
-        del self.sent[sequence]
         mount = self._mount
         assert mount is not None
         number = RequestId(mount.client_id, generation, mount.partition, sequence)
         self.transaction = Transaction(mount.partition, transaction_id, number, header)
+        del self.sent[sequence]
         self.wake()
 
 
@@ -390,6 +391,7 @@ class AppendsInBulk(AppendCall):
 
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
         """See `AppendCall`."""
-        self._committed.append((self.sent.pop(sequence)[0], transaction_id))
+        self._committed.append((self.sent[sequence][0], transaction_id))
+        del self.sent[sequence]
         if self._waiter is not None:
             self.wake()

@@ -177,7 +177,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 )
                 connection = made[-1]
                 await connection._greeted
-        except (PeerError, OSError, UnicodeError) as failed:  # UnicodeError: the host cannot be encoded as a name
+        except (PeerError, OSError, ValueError, OverflowError) as failed:  # the last two: no possible host or port
             error = not_connected(address, failed, timeout, tls=ssl_context is not None)
         else:
             given = connection
@@ -295,12 +295,14 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """Close the connection and wait until it is closed.  Calls in flight fail."""
         if self._error is None:
             self._break_off(PeerUnreachableError(str(self.address), "the connection was closed here"))
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await asyncio.shield(self._closed)
-                return
-        if self._transport is not None:
-            self._transport.abort()
+        except TimeoutError:
+            pass
+        finally:  # also where the caller is cancelled: a peer that takes nothing would keep the connection
+            if self._transport is not None and not self._closed.done():
+                self._transport.abort()
 
     # ---- asyncio.Protocol ----------------------------------------------------------------------------------------------
 

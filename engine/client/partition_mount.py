@@ -272,23 +272,26 @@ class Mount:
         for client, generation, partition, sequence, transaction_id, header in rows:
             if transaction_id != self.position + 1:
                 continue  # sent for an earlier mount request
-            self.position = transaction_id
+            # whoever waits for it first: an error (MemoryError) ends the connection, and the next mount goes on behind `position`
             if client == self.client_id and sequence in pending:
                 while next(iter(pending)) != sequence:
                     self._fail_oldest()  # appends commit in the order sent: an earlier one can no longer commit
-                pending.popitem(last=False)[1].committed(sequence, transaction_id, generation, header)
+                pending[sequence].committed(sequence, transaction_id, generation, header)
+                del pending[sequence]
             if queue is not None:
                 number = RequestId(client, generation, partition, sequence)
                 queue.put_nowait(Transaction(partition, transaction_id, number, header))
+            self.position = transaction_id
         if self._connection is not None and not self._queue_has_room:
             self._connection.pause()
         self._decide_passed()
 
     def _fail_oldest(self) -> None:
         """The oldest pending append is not committed and will not be: its call sends it again."""
-        sequence, call = self._pending.popitem(last=False)
-        self._to_resend += 1
+        sequence, call = next(iter(self._pending.items()))
         call.refused(sequence)
+        del self._pending[sequence]
+        self._to_resend += 1
 
     def _decide_passed(self) -> None:
         """Decide what the feed has reached or passed: flushes, appends sent before them, and refused appends.
@@ -297,11 +300,11 @@ class Mount:
         not committed.
         """
         while self._flushes and (mark := self._flushes[0].mark) is not None and mark <= self.position:
-            flush = self._flushes.popleft()
-            dropped = False
+            flush, dropped = self._flushes[0], False
             while self._pending and next(iter(self._pending)) <= flush.sequence:
                 self._fail_oldest()
                 dropped = True
+            self._flushes.popleft()
             _set_result(flush.done, mark)
             if dropped and flush.nudge and self.ready.is_set():  # the server no longer knows this mount
                 self.ready.clear()
@@ -313,11 +316,12 @@ class Mount:
     def _return_conflicting(self) -> None:
         """Give appends back to their calls whose conflicting transaction the feed has reached."""
         for sequence in [one for one, conflicting in self._conflicts.items() if conflicting <= self.position]:
-            del self._conflicts[sequence]
-            call = self._pending.pop(sequence, None)
+            call = self._pending.get(sequence)
             if call is not None:
-                self._to_resend += 1
                 call.refused(sequence)
+                del self._pending[sequence]
+                self._to_resend += 1
+            del self._conflicts[sequence]
 
     # ---- the feed ------------------------------------------------------------------------------------------------------
 
@@ -348,7 +352,9 @@ class Mount:
         return self._sequence >= SPENT_AT
 
     async def settled(self) -> None:
-        """Wait until no call that appends and no flush is running."""
+        """Wait until no call that appends and no flush is running.  Calls leave by themselves, as the client id is spent."""
+        for call in self._calls:
+            call.wake()  # one that waits for its source has nothing else that would wake it
         while self._calls or self._flush_calls:
             self._idle.clear()
             await self._idle.wait()

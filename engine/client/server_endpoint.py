@@ -105,7 +105,8 @@ class Endpoint:
     async def _keep_connected(self) -> None:
         """Connect, with retries, and tell all mounts.
 
-        A PeerError is retried with a growing pause.  Any other WaltzError would come again at each attempt and ends the mounts.
+        A PeerError is retried with a growing pause, and so is an error that was not foreseen.  Any other WaltzError would come
+        again at each attempt and ends the mounts.
         """
         pause, waited, logged = 0.0, 0.0, ""
         while self._mounts:
@@ -123,6 +124,9 @@ class Endpoint:
                 for mount in [*self._mounts.values()]:
                     mount.end(error)
                 return
+            except Exception as error:  # for instance MemoryError: nobody else connects for the mounts
+                if logged != (logged := repr(error)):
+                    self._log.error("%s is not reached, and is tried again and again", self.address, exc_info=error)
             pause = self._options.pause_after(pause)
             await asyncio.sleep(pause)
             waited += pause

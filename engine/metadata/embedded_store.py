@@ -75,7 +75,7 @@ class EmbeddedStore:
         # by path and (version, cversion) when the watch was set; None: the node did not exist
         self._watches: dict[tuple[str, tuple[int, int] | None], list[Watch]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._closed = False
+        self._closing: Future[None] | None = None  # once `close` was called
         self._recheck = False  # check all watches at the next poll, even if the file did not change
 
     @classmethod
@@ -165,9 +165,8 @@ class EmbeddedStore:
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         """See `MetadataStore`."""
-        if ephemeral:
-            await self._begin_session()
-        return await self._transaction(lambda: self._create(path, data, ephemeral=ephemeral, sequence=sequence))
+        session = await self._begin_session() if ephemeral else None
+        return await self._transaction(lambda: self._create(path, data, session=session, sequence=sequence))
 
     async def create_root(self) -> bool:
         """See `MetadataStore`."""
@@ -205,7 +204,7 @@ class EmbeddedStore:
 
         await self._transaction(make)
 
-    def _create(self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False) -> str:
+    def _create(self, path: str, data: bytes, *, session: int | None = None, sequence: bool = False) -> str:
         above = path.rpartition("/")[0]
         self._node(above)
         if sequence:
@@ -215,7 +214,7 @@ class EmbeddedStore:
             raise NodeExistsError(self.where, path)
         self._database.execute(
             "INSERT INTO znode (path, data, session) VALUES (?, ?, ?)",
-            (path, data, self._session if ephemeral else None),
+            (path, data, session),
         )
         self._database.execute(
             "UPDATE znode SET cversion = cversion + 1, sequence = sequence + 1 WHERE path = ?", (above,)
@@ -249,15 +248,15 @@ class EmbeddedStore:
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Run a function in the database's thread."""
-        if self._closed:
+        if self._closing is not None:
             raise PeerUnreachableError(self.where, "the metadata is closed")
+        return await self._loop.run_in_executor(self._thread, self._checked, work)
 
-        def run() -> T:
-            with translated_errors(self._path):
-                self._check_file()
-                return work()
-
-        return await self._loop.run_in_executor(self._thread, run)
+    def _checked(self, work: Callable[[], T]) -> T:
+        """In the database's thread: run a function on the file, if that is still the one at the path."""
+        with translated_errors(self._path):
+            self._check_file()
+            return work()
 
     def _check_file(self) -> None:
         """Raise PeerUnreachableError if the open file is no longer the one at the path."""
@@ -270,34 +269,39 @@ class EmbeddedStore:
             advice="put it back, or start again what uses it",
         )
 
-    async def _transaction(self, work: Callable[[], T], *, fenced: bool = True) -> T:
-        """Run a function in a transaction that also checks (unless not `fenced`) and extends this process's session."""
-
-        def run() -> T:
-            self._database.execute("BEGIN IMMEDIATE")
-            begun, session = self._loop.time(), self._session if fenced else None
-            try:
-                if session is not None and embedded_sessions.is_over(self._database, session):
-                    raise SessionLostError(
-                        f"{self.where}: session {session} is over: this process was not heard of for {self._timeout:g} s"
-                    )
-                self._end_sessions()
-                result = work()
-                if session is not None:
-                    embedded_sessions.extend(self._database, session, self._timeout)
-                self._database.execute("COMMIT")  # waits for readers, and raises after `_BUSY_SECONDS`
-                if session is not None:
-                    self._session_deadline = begun + self._timeout
-            except BaseException:
-                if self._database.in_transaction:  # SQLite rolls back by itself when the disk is full
-                    self._database.execute("ROLLBACK")
-                raise
-            return result
-
+    def _in_transaction(self, work: Callable[[], T], session: int | None) -> T:
+        """In the database's thread: run a function in a transaction that also checks and extends a session, if one is given."""
+        self._database.execute("BEGIN IMMEDIATE")
+        begun = self._loop.time()
         try:
-            result = await self._run(run)
+            if session is not None and embedded_sessions.is_over(self._database, session):
+                raise SessionLostError(
+                    f"{self.where}: session {session} is over: this process was not heard of for {self._timeout:g} s"
+                )
+            self._end_sessions()
+            result = work()
+            if session is not None:
+                embedded_sessions.extend(self._database, session, self._timeout)
+            self._database.execute("COMMIT")  # waits for readers, and raises after `_BUSY_SECONDS`
+            if session is not None:
+                self._session_deadline = begun + self._timeout
+        except BaseException:
+            if self._database.in_transaction:  # SQLite rolls back by itself when the disk is full
+                self._database.execute("ROLLBACK")
+            raise
+        return result
+
+    async def _transaction(self, work: Callable[[], T], *, fenced: bool = True) -> T:
+        """Run a function in a transaction that also checks (unless not `fenced`) and extends this process's session.
+
+        That is the session of the time of the call: until the thread comes to it the session may be lost, or the store closed.
+        """
+        session = self._session if fenced else None
+        try:
+            result = await self._run(lambda: self._in_transaction(work, session))
         except SessionLostError as error:
-            self._report_lost(str(error))
+            if self._session == session:  # otherwise that was told, and there may be a new one
+                self._report_lost(str(error))
             raise
         if self._watches:
             try:
@@ -308,16 +312,18 @@ class EmbeddedStore:
 
     # ---- the session ---------------------------------------------------------------------------------------------------
 
-    async def _begin_session(self) -> None:
+    async def _begin_session(self) -> int:
+        """This process's session, begun where there is none."""
         async with self._session_lock:
             if self._session is not None:
-                return
+                return self._session
             until = self._loop.time() + self._timeout
             session = await self._transaction(
                 lambda: embedded_sessions.begin(self._database, self._timeout), fenced=False
             )
             self._session_deadline, self._session = until, session
-            self._begin_task(self._heartbeat(self._session))
+            self._begin_task(self._heartbeat(session))
+            return session
 
     def _end_sessions(self, also: int | None = None) -> None:
         """Delete the sessions that are over, and session `also`, with their nodes."""
@@ -386,21 +392,27 @@ class EmbeddedStore:
             self._tasks[-1].set_name(name)
 
     async def close(self) -> None:
-        """See `MetadataStore`."""
-        if self._closed:
-            return
-        session, self._session = self._session, None
-        for task in self._tasks:
-            task.cancel()
+        """See `MetadataStore`.  A call that is cancelled does not wait, and closes it all the same; a further one waits."""
+        if self._closing is None:
+            session, self._session = self._session, None
+            for task in self._tasks:
+                task.cancel()
+            self._closing = self._thread.submit(self._end, session)
+            self._thread.shutdown(wait=False)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if session is not None:
-            # an error of any kind: a session that cannot be ended here is over at its deadline
-            with contextlib.suppress(Exception):
-                await self._transaction(lambda: self._end_sessions(also=session), fenced=False)
-        self._closed = True
-        await self._loop.run_in_executor(self._thread, self._database.close)
-        os.close(self._file_descriptor)
+        await asyncio.shield(asyncio.wrap_future(self._closing))
         self._thread.shutdown()
+
+    def _end(self, session: int | None) -> None:
+        """In the database's thread, behind all else: end the session, and close the file."""
+        try:
+            if session is not None:
+                # an error of any kind: a session that cannot be ended here is over at its deadline
+                with contextlib.suppress(Exception):
+                    self._checked(lambda: self._in_transaction(lambda: self._end_sessions(also=session), None))
+        finally:
+            self._database.close()
+            os.close(self._file_descriptor)
 
 
 def _versions(state: ZnodeState | None) -> tuple[int, int] | None:

@@ -28,7 +28,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from waltzctl.engine.errors import PeerError, WaltzError
+from waltzctl.engine.errors import PeerError
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.znodes import ServerDescriptor
 
@@ -110,7 +110,7 @@ class FailureDetector:
             try:
                 connection = await self._connect(address)
             except PeerError:
-                refusals = refusals + 1 if was_connected and await self._refused(address) else 0
+                refusals = refusals + 1 if was_connected and await self._is_refused(address) else 0
                 longest = _LONGEST_RETRY if was_connected else _NEVER_CONNECTED_RETRY
                 pause = _RETRY if 0 < refusals <= _REFUSALS else min(2 * pause, longest)
             except Exception as error:  # for instance a descriptor without a valid address, or MemoryError
@@ -124,11 +124,19 @@ class FailureDetector:
                     await connection.close()
             await asyncio.sleep(pause)
 
+    async def _is_refused(self, address: Address) -> bool:
+        try:
+            return await self._refused(address)
+        except Exception as error:  # for instance MemoryError: nothing follows from it
+            self._log.warning("%s: whether somebody listens there is not known: %r", address, error)
+            return False
+
     async def _delete_descriptor(self, path: str, server: ServerDescriptor) -> bool:
         try:
             await self._delete(path)
-        except WaltzError as error:
-            self._log.warning("server %d at %s:%d has ended: %s", server.server, server.host, server.port, error)
+        except Exception as error:  # of any kind: the next attempt may succeed
+            why = str(error) or type(error).__name__
+            self._log.warning("server %d at %s:%d has ended: %s", server.server, server.host, server.port, why)
             return False
         self._log.warning(
             "server %d at %s:%d has ended and is taken from the servers: it closed its connection, and nobody listens there",

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import unforeseen
 from waltzctl.engine.metadata.membership import new_client_id, read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import store_parameters
@@ -66,15 +66,17 @@ class ServerDirectory:
             changed.clear()
             try:
                 now = await self._read(changed)
-            except WaltzError as error:
-                if last_error != (last_error := str(error)):
-                    self._log.warning("who has which partition is not known: %s", error)
+                if now is not None and now != last:
+                    on_change(now)
+                    last = now
+            except Exception as error:  # for instance MemoryError: no other task follows the assignment
+                if last_error != (last_error := str(error) or type(error).__name__):
+                    self._log.warning(
+                        "who has which partition is not known: %s", last_error, exc_info=unforeseen(error)
+                    )
                 await asyncio.sleep(_PAUSE)
                 continue
             last_error = ""
-            if now is not None and now != last:
-                last = now
-                on_change(now)
             await happens_within(changed, _REREAD_SECONDS)
 
     async def _read(self, changed: asyncio.Event) -> Mapping[int, PartitionServer] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from waltzctl.engine.metadata.metadata_store import (
 )
 from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AUTH_VARIABLE, Contact, connected
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
-from waltzctl.engine.net.futures import fail
+from waltzctl.engine.net.futures import fail, in_thread
 
 LONGEST_REQUEST = (1 << 20) - 1
 """The longest request in bytes that ZooKeeper accepts by default (jute.maxbuffer); it closes the connection at a longer one."""
@@ -65,8 +66,20 @@ class ZooKeeperStore:
     @classmethod
     async def open(cls, options: ZooKeeperOptions) -> ZooKeeperStore:
         """Connect.  Raises PeerUnreachableError, InvalidRequestError."""
-        stack = contextlib.ExitStack()
-        client, contact = await asyncio.to_thread(stack.enter_context, connected(options))
+        stack, given_up = contextlib.ExitStack(), threading.Event()
+
+        def connect() -> tuple[Any, Contact]:
+            made = stack.enter_context(connected(options))
+            if given_up.is_set():
+                stack.close()
+            return made
+
+        try:
+            client, contact = await asyncio.to_thread(connect)
+        except asyncio.CancelledError:  # the thread goes on, or has just ended; closing twice does nothing
+            given_up.set()
+            asyncio.get_running_loop().run_in_executor(None, stack.close)
+            raise
         return cls(client, contact, options, stack)
 
     @property
@@ -242,7 +255,7 @@ class ZooKeeperStore:
         """See `MetadataStore`."""
         self._client.remove_listener(self._state_changed)
         self._timer.cancel()
-        await asyncio.to_thread(self._stack.close)
+        await in_thread(self._stack.close)  # also where cancelled: it waits for a second at most
 
     # ---- the session ---------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class LogServer:
         """`connect`: connects to a storage node and checks the cluster key."""
         self.options = options or ServerOptions()
         self.partitions: dict[int, Partition] = {}
+        self._closing: set[asyncio.Task[None]] = set()  # of partitions that were taken away
         self._metadata, self._log = metadata, log
         self._nodes = StorageNodes(connect, log=log)
         self.cache = TransactionCache(self.options.cache)
@@ -77,8 +78,8 @@ class LogServer:
         ==========================  ==========================================================================
 
         If no partition is left, all connections are closed: otherwise, if the same assignment came back, clients would not notice
-        that their mounts are gone.  On an error (MemoryError) removed partitions are closed all the same, and the call may be
-        repeated.
+        that their mounts are gone.  On an error (MemoryError), and where the call is cancelled, removed partitions are closed all
+        the same; after an error the call may be repeated.
         """
         gone = [self.partitions.pop(number) for number in [*self.partitions] if number not in generations]
         try:
@@ -93,7 +94,14 @@ class LogServer:
             # before the first await: a later call may bring partitions back, without the mounts of their clients
             if not self.partitions:
                 self._port.disconnect()
-            await asyncio.gather(*(one.close() for one in gone))
+            await asyncio.shield(asyncio.gather(*map(self._close, gone)))
+
+    def _close(self, partition: Partition) -> asyncio.Task[None]:
+        """Close a partition in a task of its own, which `stop` waits for."""
+        closing = asyncio.ensure_future(partition.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return closing
 
     def _partition(self, number: int, generation: int) -> Partition:
         store = StorePartition(
@@ -137,6 +145,7 @@ class LogServer:
         """Stop, in the order given above; clients have `seconds` to receive their answers."""
         await self._port.stop_accepting()
         await self.assign({})
+        await asyncio.gather(*self._closing)
         await self._port.drain(seconds)
         await self._nodes.close()
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
+import threading
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.cli.damage import damage_record, segment_of
 from tests.client.nodes import data_of, records
 from tests.client.peers import ReleasedAdmin, scripted
 from tests.node.running import run, running
-from waltzctl.engine.backup import node_backup
+from waltzctl.engine.backup import backup_writer, node_backup
 from waltzctl.engine.backup.backup_restore import RestoreOptions, restore_backup
 from waltzctl.engine.backup.node_backup import create_node_backup
 from waltzctl.engine.backup.section_plan import SourceChangedError
@@ -29,6 +30,8 @@ from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.node.node import Node
+from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.control import decode_control
@@ -597,3 +600,39 @@ def test_a_session_that_the_metrics_do_not_tell(tmp_path: Path) -> None:
     control = decode_control((tmp_path / "back" / "waltz-storage.ctl").read_bytes())
     assert control.partitions[0].current_struct is not None
     assert control.partitions[0].current_struct.marks == (3, 30, 30)
+
+
+def test_what_a_thread_is_writing_when_a_backup_is_cancelled_is_taken_back_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vault is given up and closed only behind the thread: what it wrote afterwards nobody would take back."""
+    source, place = build_directory(tmp_path / "source", {0: 230}, per_segment=37), vault(tmp_path)
+    before = {one.name: one.stat().st_size for one in (place / "blob").iterdir()}
+    begun, go_on = threading.Event(), threading.Event()
+    real = PageStorage.place
+
+    def held_up(store: PageStorage, data: Sequence[memoryview | bytes]) -> tuple[BlobSpan, ...]:
+        made = real(store, data)
+        if made[-1].offset > max(before.values()):  # where the file grows
+            begun.set()
+            assert go_on.wait(10)
+        return made
+
+    async def work() -> None:
+        async with running(source) as node:
+            taking = asyncio.ensure_future(taken(place, address_of(node)))
+            while not begun.is_set():
+                await asyncio.sleep(0.001)
+            for _ in range(2):  # whoever is impatient
+                taking.cancel()
+                await asyncio.sleep(0.1)
+            assert not taking.done()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+
+    monkeypatch.setattr(backup_writer, "WRITTEN_AT_ONCE", 1)  # each piece
+    monkeypatch.setattr(PageStorage, "place", held_up)
+    run(work())
+    assert {one.name: one.stat().st_size for one in (place / "blob").iterdir()} == before
+    assert findings(place) == []

@@ -251,3 +251,31 @@ def test_a_connection_that_nobody_waits_for_any_more_when_the_greeting_comes_is_
             await asyncio.wait_for(gone.wait(), 10)
 
     run(work())
+
+
+def test_a_close_that_is_cancelled_leaves_no_connection_to_a_peer_that_takes_nothing() -> None:
+    """What is in its write buffer would keep it open until TCP gives the peer up."""
+
+    async def work() -> None:
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await Bodies(reader).next(Magic.HELLO)
+            writer.write(Hello((4,), WALTZ_SERVER).encode())
+            writer.transport.pause_reading()
+            await ended.wait()
+
+        ended = asyncio.Event()
+        async with scripted(script) as at:
+            connection = await LogConnection.connect(PORT, at, ssl_context=None, timeout=5.0)
+            while not connection.full:
+                connection.send_frames([bytes(1 << 20)])
+                await asyncio.sleep(0)
+            closing = asyncio.ensure_future(connection.close())
+            await asyncio.sleep(0.05)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert closing.cancelled()
+            async with asyncio.timeout(5):
+                await connection._closed
+            ended.set()
+
+    run(work())

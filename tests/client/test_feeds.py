@@ -220,6 +220,32 @@ def test_no_connection_is_left_open_by_who_is_cancelled_while_it_is_closed(close
     simulate(whole())
 
 
+def test_a_moment_without_memory_is_not_the_last_in_which_a_feed_connects(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody connected for its mount any more, and it waited for ever."""
+
+    async def whole() -> None:
+        server, failed = FeedingServer(), list[Address]()
+
+        async def connect(address: Address) -> LogConnection:
+            if len(failed) < 2:
+                failed.append(address)
+                raise MemoryError
+            return await server.connect(address)
+
+        directory = Directory(servers={0: PartitionServer("here", 1, 1)})
+        async with LogClient(directory, connect, log=LOG) as client:
+            feed = client.feed(0)
+            first = asyncio.ensure_future(anext(feed))
+            await asyncio.sleep(10.0)
+            server.say(*fed(0, 0))
+            await asyncio.sleep(10.0)
+            assert (first.done(), len(failed)) == (True, 2)
+            await feed.aclose()
+
+    simulate(whole())
+    assert [one.exc_info is not None for one in caplog.records if one.levelname == "ERROR"] == [True], "said once"
+
+
 def test_data_for_a_feed_is_awaited_however_long_it_takes() -> None:
     async def test(server: FeedingServer, client: LogClient, directory: Directory) -> None:
         directory.tell({})

@@ -10,12 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from tests.client.told_servers import Directory
 from tests.server.serving import QUICK, Serving, serving
 from tests.server.storing import LOG, PARTITION, until
+from waltzctl.engine.client import append_call, partition_mount
+from waltzctl.engine.client.append_call import AppendsInBulk
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
@@ -488,6 +491,76 @@ def test_c10_appends_under_way_are_decided_before_the_next_client_id_is_used(tmp
         later = await client.append(PARTITION, Draft(b"20"))
         assert later is not None
         assert later.request_id.client == made[0].request_id.client + 1  # type: ignore[union-attr]
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("whose", ["a feed", "an append", "appends in bulk"])
+def test_a_moment_without_memory_hides_no_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """The transaction counted as received: the feed went on behind it, and its append ended as one that was not wanted."""
+    failed = list[int]()
+
+    class Scarce(list[tuple[int, int]]):
+        def append(self, told: tuple[int, int]) -> None:
+            runs_out(told[1])
+            super().append(told)
+
+    def runs_out(number: int) -> None:
+        if number == 2 and not failed:
+            failed.append(number)
+            raise MemoryError
+
+    def transaction(partition: int, number: int, *more: Any) -> Transaction:
+        runs_out(number)
+        return Transaction(partition, number, *more)
+
+    async def test(around: Around) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it ends the connection, and is told
+        client = around.client
+        for number in range(2):
+            await client.append(PARTITION, Draft(b"%d" % number))
+        if whose == "appends in bulk":
+            call = AppendsInBulk(
+                [Draft(b"2"), Draft(b"3")], None, ahead=9, seconds=20.0, late=lambda: pytest.fail("late")
+            )
+            call._committed = Scarce()
+            assert await call.run(client._append_mounts[PARTITION])
+            assert call.done == 2
+        elif whose == "an append":
+            monkeypatch.setattr(append_call, "Transaction", transaction)
+            made = await client.append(PARTITION, Draft(b"2"))
+            assert made is not None
+            assert made.transaction_id == 2
+        else:
+            await client.append_all(PARTITION, [Draft(b"2"), Draft(b"3")])
+            monkeypatch.setattr(partition_mount, "Transaction", transaction)
+            assert [one.transaction_id for one in await all_of(client)] == [0, 1, 2, 3]
+        assert failed == [2]
+
+    run(tmp_path, test)
+
+
+def test_c10_a_call_that_waits_for_its_source_keeps_nobody_from_the_next_client_id(tmp_path: Path) -> None:
+    """Every other append met its deadline, for as long as nothing came of that source."""
+
+    async def test(around: Around) -> None:
+        client, more = around.client, asyncio.Event()
+
+        async def drafts() -> AsyncIterator[Draft]:
+            yield Draft(b"0")
+            await more.wait()
+            yield Draft(b"2")
+
+        bulk = asyncio.ensure_future(client.append_all(PARTITION, drafts()))
+        await until(lambda: client.seen(PARTITION) == 0)
+        client._append_mounts[PARTITION]._sequence = SPENT_AT
+        made = await client.append(PARTITION, Draft(b"1"), timeout=5.0)
+        assert made is not None
+        assert made.transaction_id == 1
+        more.set()
+        assert await bulk == 2
 
     run(tmp_path, test)
 

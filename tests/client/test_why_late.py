@@ -73,6 +73,19 @@ def test_that_nobody_listens_there(tmp_path: Path, mounted: bool) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("a\0b", 1)])
+def test_that_its_address_cannot_be(tmp_path: Path, host: str, port: int) -> None:
+    """The metadata names a server so."""
+
+    async def test(around: Around) -> None:
+        around.directory.tell({PARTITION: PartitionServer(host, port, 2)})
+        await _all_say(around.client, f"{host}:{port}: cannot connect: .*", "is this its port?")
+        around.at(0)
+        assert await around.client.append(PARTITION, Draft(b"1"))
+
+    run(tmp_path, test)
+
+
 def test_that_the_server_speaks_no_tls(tmp_path: Path) -> None:
     async def test(around: Around) -> None:
         reach = ConnectionFactory()

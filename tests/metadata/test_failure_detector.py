@@ -133,6 +133,28 @@ def test_an_attempt_that_fails_unexpectedly_is_not_the_last_one(error: Exception
     simulate(work())
 
 
+@pytest.mark.parametrize("what", ["refused", "delete"])
+def test_a_moment_without_memory_behind_the_end_of_a_server_is_not_the_last_look_at_it(what: str) -> None:
+    async def work() -> None:
+        network, failed = Network("srrr"), list[object]()
+        real = getattr(network, what)
+
+        async def fails_once(given: object) -> object:
+            if not failed:
+                failed.append(given)
+                raise MemoryError
+            return await real(given)
+
+        setattr(network, what, fails_once)
+        detector = FailureDetector(network.connect, network.delete, log=LOG, refused=network.refused)
+        detector.watch(1, [("two", ServerDescriptor(2, "h", 2, ()))])
+        await asyncio.sleep(LONG)
+        assert (len(failed), network.deleted) == (1, ["two"])
+        await detector.close()
+
+    simulate(work())
+
+
 def test_who_was_never_reached_is_hardly_tried_any_more() -> None:
     async def work() -> None:
         network = Network("t")

@@ -187,3 +187,32 @@ def test_replicas_are_followed_behind_a_moment_without_memory(monkeypatch: pytes
 
     asyncio.run(test())
     assert told_of == [{0: {"n:1"}}] * 2
+
+
+def test_servers_are_followed_behind_a_moment_without_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client knew the servers of then for the rest of its life, and waited for them where they were gone."""
+    reads, told_of = [0], list[object]()
+
+    class Directory(ServerDirectory):
+        async def _read(self, changed: asyncio.Event) -> Mapping[int, PartitionServer]:
+            reads[0] += 1
+            if reads[0] == 1:
+                raise MemoryError
+            return {0: PartitionServer("h", 1, 7)}
+
+    def told(servers: object) -> None:
+        told_of.append(servers)
+        raise (MemoryError, asyncio.CancelledError)[len(told_of) - 1]
+
+    monkeypatch.setattr(server_directory, "_PAUSE", 0.0)
+
+    async def test() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await Directory(SimpleNamespace(), 1, log=LOG).follow(told)  # type: ignore[arg-type]
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(test())
+    assert told_of == [{0: PartitionServer("h", 1, 7)}] * 2
+    assert [one.exc_info is not None for one in caplog.records] == [True]

@@ -14,7 +14,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +25,7 @@ import pytest
 from tests.descriptors import open_descriptors
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
-from waltzctl.engine.metadata import embedded_file, embedded_sessions
+from waltzctl.engine.metadata import embedded_file, embedded_sessions, zookeeper_store
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import SessionLostError
@@ -398,6 +401,114 @@ def test_what_is_opened_for_a_caller_that_was_cancelled_is_closed(tmp_path: Path
         while "metadata_0" in {one.name for one in threading.enumerate()}:  # opens it, now that it can
             await asyncio.sleep(0.001)
         assert str(path) not in open_descriptors().values()
+
+    asyncio.run(test())
+
+
+def test_a_connection_to_zookeeper_that_comes_about_for_a_caller_that_was_cancelled_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long somebody keeps the error, which leads to it."""
+    connecting, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    @contextlib.contextmanager
+    def connected(_: ZooKeeperOptions) -> Iterator[tuple[None, None]]:
+        connecting.set()
+        assert go_on.wait(10)
+        try:
+            yield None, None
+        finally:
+            closed.set()
+
+    async def test() -> None:
+        opening = asyncio.ensure_future(ZooKeeperStore.open(ZooKeeperOptions("127.0.0.1:1", "/root")))
+        while not connecting.is_set():
+            await asyncio.sleep(0.001)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError) as kept:
+            await opening
+        go_on.set()
+        assert await asyncio.to_thread(closed.wait, 5)
+        assert kept.value is not None
+
+    monkeypatch.setattr(zookeeper_store, "connected", connected)
+    asyncio.run(test())
+
+
+def test_a_connection_to_zookeeper_is_closed_also_where_its_close_is_cancelled_before_a_thread_is_free() -> None:
+    closed, go_on = threading.Event(), threading.Event()
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, go_on.wait, 10)
+        stack = contextlib.ExitStack()
+        stack.callback(closed.set)
+        client = SimpleNamespace(add_listener=lambda _: None, remove_listener=lambda _: None)
+        contact: Any = SimpleNamespace(granted=None, heard=time.monotonic())
+        store = ZooKeeperStore(client, contact, ZooKeeperOptions("127.0.0.1:1", "/root"), stack)
+        closing = asyncio.ensure_future(store.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        await busy
+
+    asyncio.run(test())
+    assert closed.is_set()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.1])
+def test_a_close_that_is_cancelled_ends_the_session_and_closes_the_file_all_the_same(
+    tmp_path: Path, seconds: float
+) -> None:
+    path = tmp_path / "metadata"
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            closing = asyncio.ensure_future(store.close())
+            await asyncio.sleep(seconds)  # the session cannot be ended now
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            other.execute("ROLLBACK")
+        async with asyncio.timeout(5):
+            while "metadata_0" in {one.name for one in threading.enumerate()}:
+                await asyncio.sleep(0.001)
+        assert str(path) not in open_descriptors().values()
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            assert database.execute("SELECT count(*) FROM session").fetchone() == (0,)
+            assert database.execute("SELECT count(*) FROM znode WHERE session IS NOT NULL").fetchone() == (0,)
+
+    asyncio.run(test())
+
+
+def test_a_node_of_the_session_that_is_made_while_its_store_is_closed_goes_with_the_session(tmp_path: Path) -> None:
+    """A tool that was interrupted while it waited for the lock left it to nobody, for ever: the node belonged to no session."""
+    path = tmp_path / "metadata"
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            making = asyncio.ensure_future(store.create("lock", ephemeral=True))
+            await asyncio.sleep(0.05)
+            making.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await making
+            closing = asyncio.ensure_future(store.close())
+            await asyncio.sleep(0.05)
+            other.execute("ROLLBACK")
+            await closing
+            assert other.execute("SELECT path FROM znode").fetchall() == [("",)]
 
     asyncio.run(test())
 

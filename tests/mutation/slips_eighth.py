@@ -171,8 +171,8 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/metadata/embedded_store.py",
-        "                    self._session_deadline = begun + self._timeout",
-        "                    self._session_deadline = self._loop.time() + self._timeout",
+        "                self._session_deadline = begun + self._timeout",
+        "                self._session_deadline = self._loop.time() + self._timeout",
         (_LOST,),
         "a process believes in its session longer than others do, who have taken its partitions",
     ),

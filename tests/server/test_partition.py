@@ -286,6 +286,26 @@ def test_whoever_waits_for_a_partition_that_is_closed_is_told(tmp_path: Path, wh
     asyncio.run(work())
 
 
+def test_a_server_that_is_stopped_while_a_partition_is_taken_away_closes_that_one_as_well(tmp_path: Path) -> None:
+    """Its session went on behind the stop, and what its clients had asked for kept them for as long as a stop may take."""
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            session = await server.partitions[PARTITION].store.session()
+            taking_away = asyncio.ensure_future(server.assign({}))
+            await asyncio.sleep(0)
+            taking_away.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking_away
+            await server.stop(1.0)
+            assert session.closed.done()
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize(("heard", "anew"), [(1, False), (2, True)])
 def test_what_is_undecided_when_the_partition_is_assigned_anew_is_not_sent_any_more(
     tmp_path: Path, heard: int, anew: bool
