@@ -18,6 +18,11 @@ _YOUNG_OBJECTS = 20_000
 cycles; collecting among them took a quarter of a log server's CPU time.
 """
 
+_NO_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "1")
+"""No command computes with matrices.  NumPy's library for them starts a thread for each processor when it is imported, and where
+the system has none left it sends the process SIGINT: each command said that it was interrupted.
+"""
+
 
 def _open_missing_streams() -> None:
     """Open a replacement for each standard stream that is closed at the start, so that no output goes to a file opened later.
@@ -58,6 +63,7 @@ def process() -> None:
     gc.set_threshold(
         _YOUNG_OBJECTS, *gc.get_threshold()[1:]
     )  # not in `main`, whose callers may have their own threshold
+    os.environ.setdefault(*_NO_BLAS_THREADS)
     try:
         main()
     except SystemExit as end:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,6 +12,8 @@ if TYPE_CHECKING:
     import asyncio
 
 Result = TypeVar("Result")
+_LOOKUP_THREADS = 4
+"""Threads in which uvloop looks up names (libuv's UV_THREADPOOL_SIZE)."""
 
 
 def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -19,8 +24,44 @@ def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None
         import uvloop
     except ImportError:
         return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+
+    def made() -> asyncio.AbstractEventLoop:
+        import asyncio
+        import socket
+
+        if not _can_start(_LOOKUP_THREADS):
+            return asyncio.new_event_loop()
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        loop.run_until_complete(loop.getnameinfo(("127.0.0.1", 0), socket.NI_NUMERICHOST | socket.NI_NUMERICSERV))
+        return loop
+
+    return made
+
+
+def _can_start(threads: int) -> bool:
+    """Whether that many further threads can be started.
+
+    uvloop starts its own at the first look-up of a name or an address, all of them, and where one cannot be started it aborts the
+    process, without a message.  So they are started with the loop, once it is known that they can be.
+    """
+    ended, begun = threading.Event(), []
+    try:
+        for _ in range(threads):
+            thread = threading.Thread(target=ended.wait, name="room for a thread", daemon=True)
+            thread.start()
+            begun.append(thread)
+    except RuntimeError:
+        return False
+    finally:
+        ended.set()
+        for thread in begun:
+            thread.join()
+    for thread in begun:  # a thread that was joined counts for a moment more
+        for _ in range(100):
+            if not os.path.exists(f"/proc/self/task/{thread.native_id}"):
+                break
+            time.sleep(0.001)
+    return True
 
 
 def run_async(work: Coroutine[Any, Any, Result], *, with_uvloop: bool = False) -> Result:

@@ -24,6 +24,8 @@ _OF_TYPER: tuple[type[Exception], ...] = (
 )
 """Exceptions that the argument parser raises and renders itself: usage errors and early exits."""
 
+_NO_THREAD = "can't start new thread"
+"""How Python words that no thread can be started: it has no class of error for it, and no number of the system's."""
 _LISTED = 20
 """Findings that are listed under an error, at most; verify lists all."""
 
@@ -97,8 +99,12 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
     except MemoryError:
         say("waltzctl: error: out of memory")
         return ExitStatus.INTERNAL
-    except Exception:  # a defect of this program: print the traceback
-        import traceback
+    except Exception as error:
+        if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+            say("waltzctl: error: the system lets this process start no further thread")
+            say("  allow more (ulimit -u; TasksMax= of a systemd unit; the limit of processes of a container)")
+            return ExitStatus.IO_ERROR
+        import traceback  # a defect of this program
 
         say(traceback.format_exc())
         say("waltzctl: internal error: this is a mistake in waltzctl, not in your data; please report the lines above")

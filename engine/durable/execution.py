@@ -25,6 +25,7 @@ from waltzctl.engine.durable.manifest import (
     quarantine_directory,
     write_entry,
 )
+from waltzctl.engine.durable.mounts import mount_of
 from waltzctl.engine.durable.regular import file_numbers, special_kind
 from waltzctl.engine.durable.relocation import relocate
 from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp
@@ -78,9 +79,11 @@ def _check_place(storage: Path, group: FileEdits) -> None:
         raise RefusedError(f"{path}: not a regular file")
     state = storage / disk.STATE_DIRECTORY
     home = state if state.is_dir() else storage
-    if path.parent.is_dir() and os.stat(path.parent).st_dev != os.stat(home).st_dev:
+    here, there = (mount_of(path.parent), mount_of(home)) if path.parent.is_dir() else (None, None)
+    if here != there and not (group.in_place and here and there and here[0] == there[0]):
         raise RefusedError(
-            f"{path.parent}: lies on another file system than {home}, so that files cannot be moved to the quarantine"
+            f"{path.parent}: lies on another file system, or mount, than {home}, so that files cannot be moved to the quarantine",
+            advice="while nobody has the directory, unmount that, or remove the link, and copy its files there",
         )
     if group.in_place:
         assert status is not None  # a missing file was refused above

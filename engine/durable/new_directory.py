@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from waltzctl.engine.durable.mounts import is_mount
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 
 
@@ -49,7 +50,7 @@ def check_new(
         raise DiskReadError(path, None, error) from error
     if names:
         raise taken(f"{path}: not empty, {min(names)} is there", advice="nothing is added to one; name a new directory")
-    if renamed and os.path.ismount(path):
+    if renamed and is_mount(path):
         raise taken(f"{path}: a disk is mounted there", advice="name a new directory in it")
 
 

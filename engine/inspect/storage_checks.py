@@ -74,8 +74,15 @@ def _unknown_files(scope: Scope, around: ScopeSurroundings) -> tuple[PurePath, .
 
 
 def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:
-    """The finding that the ledger is damaged, so that not all accepted losses are known."""
-    if scope.whole and scope.storage is not None and around.ledger.fault is not None:
+    """The finding that the ledger is damaged, or cannot be read, so that not all accepted losses are known."""
+    if not scope.whole or scope.storage is None:
+        return
+    if (
+        error := around.ledger_error
+    ) is not None:  # nothing is known to be damaged, and recover would read it as little
+        path = ledger_path(scope.storage)
+        yield make_finding(Code.READ_ERROR, path, str(error), storage_directory=scope.storage, offset=error.offset)
+    elif around.ledger.fault is not None:
         yield ledger_damaged(ledger_path(scope.storage), around.ledger.fault, scope.storage)
 
 

@@ -212,7 +212,7 @@ class ScopeSurroundings:
     """The control file, lock and ledger of a scope, with which everything else is compared.
 
     `held`: a process holds the directory's lock.  `cluster_key`: the one with which headers are compared.  `findings`: those
-    about the control file.  `ledger`: the accepted losses.
+    about the control file.  `ledger`: the accepted losses; `ledger_error`: the system's error with which it could not be read.
     """
 
     state: ControlState
@@ -220,6 +220,7 @@ class ScopeSurroundings:
     cluster_key: uuid.UUID | None
     findings: tuple[Finding, ...]
     ledger: Ledger = Ledger()  # noqa: RUF009  # frozen
+    ledger_error: DiskReadError | None = None
 
     @property
     def control(self) -> ControlFile | None:
@@ -271,16 +272,17 @@ def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: 
             )
         )
         key = actual
-    return ScopeSurroundings(state, held, key, tuple(findings), _ledger(storage))
+    return ScopeSurroundings(state, held, key, tuple(findings), *_ledger(storage))
 
 
-def _ledger(storage: PurePath | None) -> Ledger:
+def _ledger(storage: PurePath | None) -> tuple[Ledger, DiskReadError | None]:
+    """The ledger, and the error if it could not be read: then, too, not all accepted losses are known."""
     if storage is None:
-        return Ledger()
+        return Ledger(), None
     try:
-        return read_ledger(storage)
+        return read_ledger(storage), None
     except DiskReadError as error:
-        return Ledger(fault=str(error))
+        return Ledger(fault=str(error)), error
 
 
 def _key_of_all(scope: Scope, key: uuid.UUID | None) -> uuid.UUID | None:

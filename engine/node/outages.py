@@ -12,6 +12,8 @@ code          cause                                    what ends the outage
 quarantined   damage, when the partition is opened     a repair, and opening it again
 sync-failed   a flush failed                           opening it again
 io-error      another write failed                     opening it again
+disk-full,    what a crash left could not be mended    opening it again
+io-error      when the partition was opened
 damaged       an index without data file, or a data    a repair, and opening it again
               file, stands where a segment is to begin
 disk-full     a write found no space                   itself: the disk has the free space that /health requires
@@ -98,6 +100,13 @@ class Outage:
 
 def standing_outage(partition: Partition) -> Outage | None:
     """The outage that is a state of the partition itself: quarantined, or closed to writes after a disk error.  None: neither."""
+    if partition.failed is not None:
+        return Outage(
+            denial_of(partition.failed).code,
+            f"accepts no writes after: {partition.failed}",
+            _OPEN_AGAIN,
+            Return.OPENED,
+        )
     if partition.quarantined:
         worst = next((found for found in partition.findings if found.severity is Severity.DAMAGE), None)
         nothing_told = worst is not None and worst.code is Code.PARTITION_EMPTY
@@ -105,13 +114,6 @@ def standing_outage(partition: Partition) -> Outage | None:
             FailureCode.QUARANTINED,
             f"is quarantined, every byte is kept: {'damage was found' if worst is None else worst.message}",
             _copy_of(partition) if nothing_told else repair_of(partition),
-            Return.OPENED,
-        )
-    if partition.failed is not None:
-        return Outage(
-            denial_of(partition.failed).code,
-            f"accepts no writes after: {partition.failed}",
-            _OPEN_AGAIN,
             Return.OPENED,
         )
     return None

@@ -33,7 +33,6 @@ from pathlib import PurePath
 
 import numpy as np
 
-from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.evidence import MOMENT_MS
 from waltzctl.engine.log.index import IndexReader
@@ -302,7 +301,8 @@ def _named_beside(view: SegmentView, around: SegmentSurroundings) -> bool:
 def foreign(view: SegmentView, around: SegmentSurroundings) -> str | None:
     """Why a segment's data file is not proven to be the partition's own, in words; None when it is, or has no whole header.
 
-    A file whose header and first record agree on another first id than its name was renamed, but is not foreign: None.
+    A file whose header and first record agree on another first id than its name was renamed, but is not foreign: None.  Raises
+    DiskReadError: nothing is known then, neither of the file nor of whose it is.
     """
     if view.data is None:
         return None
@@ -310,10 +310,7 @@ def foreign(view: SegmentView, around: SegmentSurroundings) -> str | None:
     if header is None:
         return None
     content = Content.of_file(view.data.path, view.data.size)
-    try:
-        verdict = judge(view, content, around)
-    except DiskReadError as error:
-        return str(error)
+    verdict = judge(view, content, around)
     if verdict.own:
         return None
     if verdict.codes == (Code.SEGMENT_NAME,) and not verdict.why:

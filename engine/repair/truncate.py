@@ -17,7 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Cut, Remove
-from waltzctl.engine.errors import BelowLowWaterMarkError, DamageError, InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.errors import (
+    BelowLowWaterMarkError,
+    DamageError,
+    DiskReadError,
+    InvalidRequestError,
+    NotWaltzError,
+    RefusedError,
+)
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import (
     FileState,
@@ -78,7 +85,7 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
         raise RefusedError(f"{special[0]}: not a regular file", advice="move it away by hand; run verify")
     segments = view.partitions[partition].segments
     around = SegmentSurroundings(view.control, partition, segments)
-    strangers = {one.first_transaction_id: why for one in segments if (why := foreign(one, around)) is not None}
+    strangers = {one.first_transaction_id: why for one in segments if (why := _stranger(one, around)) is not None}
     data = [
         segment for segment in segments if segment.data is not None and segment.first_transaction_id not in strangers
     ]
@@ -101,13 +108,26 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
     return draft.finish()
 
 
-def _refuse_foreign(segments: Sequence[SegmentView], strangers: Mapping[int, str], after: int) -> None:
-    """Raises RefusedError when the truncation would cut or remove a file that is not the partition's own."""
+def _stranger(segment: SegmentView, around: SegmentSurroundings) -> str | DiskReadError | None:
+    """Why a data file is not proven to be the partition's own, or the error with which it, or its index, could not be read."""
+    try:
+        return foreign(segment, around)
+    except DiskReadError as error:
+        return error
+
+
+def _refuse_foreign(segments: Sequence[SegmentView], strangers: Mapping[int, str | DiskReadError], after: int) -> None:
+    """Raises RefusedError when the truncation would cut or remove a file that is not the partition's own.
+
+    Raises DiskReadError where that cannot be read: the advice for a file of somebody else's would have it moved away.
+    """
     reached = [one for one in segments if one.data is not None and one.first_transaction_id <= after + 1]
     cut = reached[-1].first_transaction_id if reached else 0
     for segment in segments:
         why = strangers.get(segment.first_transaction_id)
         if why is not None and segment.first_transaction_id >= cut:
+            if isinstance(why, DiskReadError):
+                raise why
             raise RefusedError(
                 f"{segment.data_path}: not the partition's own ({why}), so that it is neither cut nor removed",
                 advice="recover restores its header if that is only damaged; otherwise move the file away by hand",

@@ -79,11 +79,12 @@ class AppendSession:
 
     def __init__(self, storage: StorageDirectory, partition: int) -> None:
         """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError; RefusedError for a replica that is behind or
-        whose last transactions were lost, and when no session id is left; DamageError when the partition's fence is damaged.
+        whose last transactions were lost, and when no session id is left; DamageError when the partition's fence is damaged;
+        DiskWriteError when what a crash left in the partition could not be mended.
         """
         found = storage.outlook(partition)
         if found.quarantined:
-            raise _quarantined(found.path, partition, found.findings)
+            raise found.failed or _quarantined(found.path, partition, found.findings)
         if not storage.availability(partition).writable:
             raise NotAvailableError(
                 f"{found.path}: partition {partition} is not available for writing",
@@ -154,7 +155,7 @@ class AppendSession:
         batch_of_records(first_batch, self._last + 1, f"{self._path}: partition {self._number}", longest)
         self._partition = self._storage.partition(self._number)
         if self._partition.quarantined:
-            raise _quarantined(self._path, self._number, self._partition.findings)
+            raise self._partition.failed or _quarantined(self._path, self._number, self._partition.findings)
         self._partition.set_low_water_mark(self.session_id, self._partition.max_transaction_id)
         return self._partition
 

@@ -41,6 +41,7 @@ from waltzctl.engine.errors import (
     DamageError,
     DiskError,
     DiskFullError,
+    DiskWriteError,
     NotAssignedError,
     NotWaltzError,
     PartitionQuarantinedError,
@@ -89,13 +90,14 @@ class Outlook:
     """State of an assigned partition, open or not, that a caller checks before it writes.
 
     `last_transaction_id`: the last transaction without a gap before it; -1 when there is none.  `findings`: those of the
-    examination.
+    examination.  `failed`: the error since which it refuses writes.
     """
 
     path: PurePath
     quarantined: bool
     findings: tuple[Finding, ...]
     last_transaction_id: int
+    failed: DiskWriteError | None = None
 
 
 class StorageDirectory:
@@ -248,7 +250,7 @@ class StorageDirectory:
             found = self._partitions.get(number)
         if found is None:
             raise self._not_assigned(number)
-        return Outlook(found.path, found.quarantined, found.findings, found.max_transaction_id)
+        return Outlook(found.path, found.quarantined, found.findings, found.max_transaction_id, found.failed)
 
     def _not_assigned(self, number: int) -> NotAssignedError:
         return NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")

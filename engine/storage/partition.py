@@ -96,11 +96,13 @@ class Partition:
         findings: Sequence[Finding],
         *,
         quarantine: bool,
+        failed: DiskWriteError | None = None,
     ) -> None:
         """Open a partition after its examination; None when it could not be examined.
 
         With `quarantine` nothing is changed and every write is refused; otherwise what a crash left is mended first.  Without an
-        examination `quarantine` must be set.  Raises DiskWriteError, DiskReadError.
+        examination `quarantine` must be set.  `failed`: the error, of a full disk for instance, that kept it from being mended;
+        no damage closes the partition then.  Raises DiskWriteError, DiskReadError.
         """
         self.number = number
         self.path = storage / str(number)
@@ -112,7 +114,7 @@ class Partition:
         self._cluster_key: uuid.UUID = control.cluster_key
         self._write_lock = threading.RLock()
         self._active: ActiveSegment | None = None  # the last segment; None while quarantined
-        self._failed: DiskWriteError | None = None  # the error after which every write is refused
+        self._failed = failed  # the error after which every write is refused
         self._closed = False
         self._undo_ids: list[str] = []
         self._quarantined = quarantine
@@ -135,7 +137,7 @@ class Partition:
 
     @property
     def quarantined(self) -> bool:
-        """Whether writes are refused because of damage; `findings` says why."""
+        """Whether writes are refused because of damage, or because of what a crash left; `findings` says why."""
         return self._quarantined
 
     @property
@@ -487,14 +489,14 @@ class Partition:
 
     def _writable_segment(self) -> ActiveSegment:
         self._check_open()
+        if self._failed is not None:
+            raise self._failed
         if self._quarantined:
             raise PartitionQuarantinedError(
                 f"{self.path}: partition {self.number} is quarantined: {self._quarantine_reason()}",
                 self._findings,
                 advice="run waltzctl verify, then recover; every byte was kept",
             )
-        if self._failed is not None:
-            raise self._failed
         assert self._active is not None
         self._renew_data_file(self._active)
         return self._active

@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine.errors import DESCRIPTOR_SHORTAGE, DamageError, DiskError, NotWaltzError, RefusedError, WaltzError
+from waltzctl.engine.errors import (
+    DESCRIPTOR_SHORTAGE,
+    DamageError,
+    DiskError,
+    DiskWriteError,
+    NotWaltzError,
+    RefusedError,
+    SyncFailedError,
+    WaltzError,
+)
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.commit_journal import CommitJournal
@@ -97,7 +106,11 @@ class PartitionOpener:
         return ExaminedPartition([*findings, *examination.findings], examination, quarantine)
 
     def open_examined(self, number: int, examined: ExaminedPartition) -> Partition:
-        """Open a partition as it was examined: mended if it is sound, else quarantined."""
+        """Open a partition as it was examined: mended if it is sound, else quarantined.
+
+        If it is sound and cannot be mended (the disk is full, or this user may not write there) it is only read, and tells that
+        error; no repair is due.
+        """
         findings = examined.findings
         parts = self._storage, self._control, number, self._options
         try:
@@ -106,7 +119,12 @@ class PartitionOpener:
             opened = Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
         except QUARANTINING_ERRORS as error:
             self._check_shortage(error)
-            opened = Partition(*parts, None, [*findings, self.read_error(number, error)], quarantine=True)
+            found, again, failed = [*findings, self.read_error(number, error)], None, None
+            if isinstance(error, DiskWriteError) and not examined.quarantine:
+                # the log is as sound as it was: it can be read
+                failed = error
+                again = None if isinstance(error, SyncFailedError) else self.examine(number).examination
+            opened = Partition(*parts, again, found, quarantine=True, failed=failed)
         opened.journal = self.journal
         return opened
 

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.mounts import is_mount
 from waltzctl.engine.durable.relocation import DELETING, relocate
 from waltzctl.engine.errors import DiskFullError, DiskReadError, RefusedError
 from waltzctl.engine.log.view import partition_number, view_partition
@@ -46,7 +47,7 @@ def _refuse_elsewhere(directory: Path, *, moved_back: bool) -> None:
     linked = directory.is_symlink()
     if linked and not (moved_back and os.path.isabs(os.readlink(directory))):
         what = "it is a symbolic link"
-    elif not linked and os.path.ismount(directory):
+    elif not linked and is_mount(directory):
         what = "a disk is mounted there"
     else:
         return

@@ -63,6 +63,11 @@ def test_the_numbers_are_those_of_the_contract() -> None:
         (KeyboardInterrupt(), ExitStatus.INTERRUPTED, "waltzctl: interrupted\n"),
         (BrokenPipeError(), ExitStatus.CLEAN, ""),
         (MemoryError(), ExitStatus.INTERNAL, "out of memory"),
+        (
+            RuntimeError("can't start new thread"),
+            ExitStatus.IO_ERROR,
+            "start no further thread\n  allow more (ulimit -u;",
+        ),
         (ZeroDivisionError("oops"), ExitStatus.INTERNAL, "ZeroDivisionError: oops"),
     ],
     ids=lambda value: type(value).__name__,

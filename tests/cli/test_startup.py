@@ -111,3 +111,77 @@ def test_who_profiles_the_process_is_not_cut_off() -> None:
         [sys.executable, "-m", "cProfile", "-m", "waltzctl", "--version"], capture_output=True, text=True, check=True
     )
     assert "function calls" in done.stdout
+
+
+WITHOUT_THREADS = """
+import os, sys, threading
+from waltzctl.__main__ import process
+class NoThread(threading.Thread):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+threading.Thread = NoThread
+sys.argv = ["waltzctl", *sys.argv[1:]]
+process()
+"""
+THREADS = """
+import asyncio, atexit, os, sys
+from waltzctl.__main__ import process
+atexit.register(lambda: print("\\0", "numpy" in sys.modules, len(os.listdir("/proc/self/task"))))
+sys.argv = ["waltzctl", *sys.argv[1:]]
+process()
+"""
+LOOPS = """
+import asyncio, os, threading
+from waltzctl.event_loop import loop_factory
+made = loop_factory(True)
+start = threading.Thread.start
+def refused(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refused
+loop = made()
+assert type(loop).__module__.startswith("asyncio"), loop
+threading.Thread.start = start
+loop = made()
+assert type(loop).__module__.startswith("uvloop"), loop
+before = len(os.listdir("/proc/self/task"))
+loop.run_until_complete(loop.getnameinfo(("127.0.0.1", 80)))
+print(before > 1, before == len(os.listdir("/proc/self/task")))
+"""
+
+
+def test_what_the_system_gives_no_thread_for_is_told() -> None:
+    storage = ROOT / "fixtures" / "clean-documented" / "storage"
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THREADS, "stats", storage],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stdout) == (14, "")
+    assert done.stderr.startswith("waltzctl: error: the system lets this process start no further thread\n")
+
+
+def test_no_thread_is_started_for_what_no_command_does() -> None:
+    """The library under NumPy started one for each processor; refused one, it sent SIGINT: the command was *interrupted*."""
+    storage = ROOT / "fixtures" / "clean-documented" / "storage"
+    given = environment()
+    given.pop("OPENBLAS_NUM_THREADS", None)
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, "status", storage],
+        capture_output=True,
+        text=True,
+        env=given,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout.rpartition("\0")[2].split() == ["True", "1"]
+
+
+def test_the_threads_of_look_ups_are_started_with_the_event_loop_or_never() -> None:
+    """Later, uvloop aborts the process where one cannot be started."""
+    pytest.importorskip("uvloop")
+    done = subprocess.run(
+        [sys.executable, "-c", LOOPS], capture_output=True, text=True, env=environment(), cwd=ROOT, check=True
+    )
+    assert done.stdout == "True True\n"

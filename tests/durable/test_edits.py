@@ -222,7 +222,7 @@ def test_no_file_of_another_file_system_is_moved_to_the_quarantine(
     monkeypatch.setattr(os, "stat", stat)
     for state in (storage, storage / ".waltzctl"):
         state.mkdir(exist_ok=True)
-        with pytest.raises(RefusedError, match=f"lies on another file system than {state}, so"):
+        with pytest.raises(RefusedError, match=f"lies on another file system, or mount, than {state}, so"):
             check_edits(storage, [Remove(storage / "0" / "a.seg")], STATE_FILES)
 
 

@@ -323,6 +323,19 @@ def test_a_control_file_that_is_never_the_same_twice_is_being_written(
     assert inspect_control(storage / CONTROL, storage).findings == same
 
 
+def test_a_ledger_that_cannot_be_read_is_not_damaged(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its remedy, to recover the directory, ended with the same error of the system."""
+
+    def failing(path: Path) -> None:
+        raise DiskReadError(path / "accepted-losses", 7, OSError(13, "Permission denied"))
+
+    monkeypatch.setattr(targets, "read_ledger", failing)
+    *findings, summary = verify([storage], WHOLE)
+    assert [(one.code, one.remedy) for one in findings if isinstance(one, Finding)] == [(Code.READ_ERROR, None)]
+    assert isinstance(summary, VerifySummary)
+    assert summary.exit_status_name == "io-error"
+
+
 def test_a_control_file_that_cannot_be_read(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(path: Path) -> None:
         raise DiskReadError(path, 7, OSError(5, "Input/output error"))

@@ -583,6 +583,22 @@ def test_a_part_whose_index_cannot_be_read_to_its_end_is_no_answer(storage: Path
     assert (report.records, report.index_excess) == (10, None)
 
 
+def test_entries_of_what_could_not_be_read_are_not_too_many(storage: Path) -> None:
+    """The remedy, to make the index anew, cannot be: nobody knows what stands there."""
+
+    class Failing(FileSource):
+        def read_into(self, offset: int, buffer: memoryview) -> int:
+            if self.name.endswith(".seg") and offset + len(buffer) > at(7):
+                raise DiskReadError(self.name, at(7), OSError(5, "made up"))
+            return super().read_into(offset, buffer)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("waltzctl.engine.inspect.segment_checks.open_source", lambda path, size: Failing(path))
+        report = check_segment(job(storage), WHOLE, ReadLimits())
+    assert ([one.code.value for one in report.findings], report.index_excess) == (["read-error"], None)
+    assert report.uncertain
+
+
 # --- a manifest --------------------------------------------------------------------------------------------------------------
 
 

@@ -153,10 +153,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION_OPENING,
-        "        except QUARANTINING_ERRORS as error:\n            self._check_shortage(error)\n"
-        "            opened = Partition(*parts, None,",
-        "        except DamageError as error:\n            self._check_shortage(error)\n"
-        "            opened = Partition(*parts, None,",
+        "        except QUARANTINING_ERRORS as error:\n            self._check_shortage(error)\n            found, again",
+        "        except DamageError as error:\n            self._check_shortage(error)\n            found, again",
         _OF_DIRECTORY,
         "one partition that cannot be mended stops the node",
     ),

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,14 @@ from tests.builders import build_directory, make_records
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.scenes import flip
 from tests.repair.trees import snapshot
-from waltzctl.engine.errors import CorruptRecordError, PartitionQuarantinedError, RefusedError
+from waltzctl.engine.errors import CorruptRecordError, DiskReadError, PartitionQuarantinedError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.log.view import SegmentView
+from waltzctl.engine.repair import provenance
 from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.provenance import ProvenanceVerdict, judge
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
@@ -183,6 +187,24 @@ def test_truncate_neither_removes_nor_cuts_what_is_foreign(tmp_path: Path, after
     with pytest.raises(RefusedError, match=target.name):
         plan_truncate(path, partition=1, after=after, allow_data_loss=loss)
     assert snapshot(path) == before
+
+
+def test_truncate_has_no_file_moved_away_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice for a foreign file is to move it away: with a bad sector in an index, it cost all records beside it."""
+    path = build(tmp_path / "d")
+    bad = FIRST
+
+    def fail(view: SegmentView, *rest: Any) -> ProvenanceVerdict:
+        if view.data_path.name == bad:
+            raise DiskReadError(view.index_path, 200, OSError(5, "Input/output error"))
+        return judge(view, *rest)
+
+    monkeypatch.setattr(provenance, "judge", fail)
+    assert plan_truncate(path, partition=1, after=16).plan.steps, "what stays is not asked"
+    bad = segment_name(10)
+    with pytest.raises(DiskReadError, match="cannot read at offset 200"):
+        plan_truncate(path, partition=1, after=16)
+    assert [one.code for one in plan_rebuild_index(path).plan.undecided] == ["read-error", "read-error"]
 
 
 def test_truncate_cuts_no_foreign_segment(tmp_path: Path) -> None:

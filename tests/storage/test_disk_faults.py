@@ -21,8 +21,11 @@ from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, offs
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskFullError, DiskWriteError, SyncFailedError
 from waltzctl.engine.inspect.verify import VerifySummary, verify
-from waltzctl.engine.storage.directory import StorageOptions
+from waltzctl.engine.node.outages import standing_outage
+from waltzctl.engine.storage.append import AppendSession, PendingRecord
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import pack_records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -240,6 +243,56 @@ def test_a_disk_that_can_no_longer_be_changed_at_all(
         group = make_records(GROUP, first=acknowledged, seed=acknowledged)
         whole = records_until(acknowledged) + pack_records(map(wire_record, group))
         assert whole.startswith(found.data), "what was under way may be there, nothing else"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES])
+def test_what_a_crash_left_and_the_disk_does_not_let_be_mended_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Each partition with a torn tail was *quarantined* on a full disk, none of its records could be read, and the remedy was
+    to recover it from another replica.
+    """
+    build_directory(tmp_path, {0: 20, 1: 20})
+    with data_path(tmp_path).open("ab") as file:
+        file.write(b"torn")
+    full = code in (errno.ENOSPC, errno.EDQUOT)
+    with failing(monkeypatch, WRITES, code, 0, lambda path: "/quarantine/" in path), opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert (partition.max_transaction_id, partition.mended) == (19, ())
+        assert partition.read_range(0, 30) == make_records(20)
+        with pytest.raises(DiskFullError if full else DiskWriteError, match=os.strerror(code)):
+            partition.check_writable()
+        outage = standing_outage(partition)
+        assert outage is not None
+        assert outage.code is (FailureCode.DISK_FULL if full else FailureCode.IO_ERROR)
+        assert "recover" not in outage.remedy
+        assert storage.partition(1).failed is None
+    with (
+        failing(monkeypatch, WRITES, code, 0, lambda path: "/quarantine/" in path),
+        StorageDirectory.open(tmp_path, partitions=[]) as storage,
+    ):
+        session = AppendSession(storage, 0)
+        with pytest.raises(DiskWriteError, match=os.strerror(code)):
+            session.append([PendingRecord(b"more")])
+        with pytest.raises(DiskWriteError, match=os.strerror(code)):
+            AppendSession(storage, 0)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert (partition.failed, partition.quarantined) == (None, False)
+        assert [one.code.value for one in partition.mended] == ["torn-tail"]
+        partition.append(make_records(1, first=20))
+
+
+def test_after_a_flush_that_failed_while_it_is_mended_nothing_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what of it is on the disk."""
+    build_directory(tmp_path, {0: 20})
+    with data_path(tmp_path).open("ab") as file:
+        file.write(b"torn")
+    with failing(monkeypatch, SYNCS, errno.EIO, 0, lambda path: "/quarantine/" in path), opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert (partition.max_transaction_id, type(partition.failed)) == (-1, SyncFailedError)
 
 
 @pytest.mark.parametrize("suffix", [".seg", ".idx"])
