@@ -139,7 +139,7 @@ class Record:
 
     @classmethod
     def make(cls, transaction_id: int, request_id: RequestId, header: int, data: bytes) -> Record:
-        """A record with both checksums computed."""
+        """A record with both checksums computed.  Raises struct.error where a field does not fit."""
         data_checksum = crc32(data)
         head = pack_record_header(transaction_id, request_id, header, len(data), data_checksum)
         return cls(transaction_id, request_id, header, data, data_checksum, crc32(data, crc32(head)))

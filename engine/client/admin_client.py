@@ -118,9 +118,11 @@ class AdminClient(NodeClient[wire.AdminMessage]):
         return self._connection.next_sequence()
 
     async def _call(self, request: wire.AdminRequest, expected: type[A], what: str) -> A:
-        return await self._connection.call(
-            request.sequence, wire.encode(request, self._connection.version), expected, what
-        )
+        try:
+            frame = wire.encode(request, self._connection.version)
+        except ValueError as error:
+            raise self._no_room(what, error) from error
+        return await self._connection.call(request.sequence, frame, expected, what)
 
     async def _change(self, request: wire.AdminRequest, what: str) -> None:
         try:

@@ -245,7 +245,8 @@ class NodeVerification:
         elif options.limit_rate is not None:
             ahead = self._bytes / options.limit_rate - elapsed
             if ahead > 0.01:
-                await asyncio.sleep(min(ahead, 1.0 if options.max_duration is None else options.max_duration - elapsed))
+                left = ahead if options.max_duration is None else options.max_duration - elapsed
+                await asyncio.sleep(min(ahead, left))
 
     def summary(self, *, interrupted: bool = False) -> VerifySummary:
         """What was found, in numbers.  Segments are not seen from outside: there are 0."""

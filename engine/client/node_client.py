@@ -23,8 +23,8 @@ from waltzctl.engine.net.addresses import Address
 class NodeClient(Generic[M]):
     """A connection to a port of a node; `_port` is the port's protocol.
 
-    Every call may raise RemoteError (the node responded with a failure), DeadlineError, PeerUnreachableError or ProtocolError.
-    Several calls may be in flight.
+    Every call may raise RemoteError (the node responded with a failure), DeadlineError, PeerUnreachableError or ProtocolError,
+    and InvalidRequestError for a number that has no room in its field: then nothing was sent.  Several calls may be in flight.
     """
 
     _port: ClassVar[NodePort[Any]]
@@ -66,6 +66,10 @@ class NodeClient(Generic[M]):
                 await client.close()
                 raise
         return client
+
+    def _no_room(self, what: str, error: ValueError) -> InvalidRequestError:
+        """The error of a call whose request cannot be encoded."""
+        return InvalidRequestError(f"{self.address}: {what}: a field does not fit its place: {error}")
 
     @property
     def address(self) -> Address:

@@ -7,6 +7,11 @@ import time
 
 from waltzctl.engine.progress import SILENT, Progress
 
+PIECE = 32 << 20
+"""Bytes that a thread reads before it looks at the limits again, at most."""
+_BURST = 0.1
+"""Seconds at the limited rate that may be read at once."""
+
 
 class CutShort(Exception):  # noqa: N818  # no error: the caller asked for it
     """The time limit has passed, or the caller asked to stop.  Never leaves the inspection."""
@@ -32,6 +37,8 @@ class ReadLimits:
         self.bytes_read = 0
         self._deadline = None if max_duration is None else self.started + max_duration
         self._rate = limit_rate
+        self.piece = PIECE if limit_rate is None else min(PIECE, max(1, int(limit_rate * _BURST)))
+        """About how many bytes may be read before they are told to `spend`: else neither rate nor time is kept."""
         self._free_at = self.started  # when the bytes read so far comply with the rate
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -63,7 +70,7 @@ class ReadLimits:
             wait = 0.0
             if self._rate is not None:
                 now = time.monotonic()
-                self._free_at = max(self._free_at, now - 0.1) + amount / self._rate  # a burst of a tenth of a second
+                self._free_at = max(self._free_at, now - _BURST) + amount / self._rate
                 wait = self._free_at - now
         self._progress.advance(amount)
         if wait > 0:

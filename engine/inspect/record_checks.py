@@ -98,6 +98,8 @@ class RangeScan:
             stop=stop,
             index=None if self.index is None else self.index.source,
             ceiling=self.ceiling,
+            most=self.limits.piece,
+            check=self.limits.check,
         )
         for item in items:
             if isinstance(item, RecordRun):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -44,13 +45,19 @@ class BudgetExhaustedError(Exception):
 
 @dataclass(slots=True)
 class SearchBudget:
-    """The work that the searches of a scan may do, in bytes of checksum; `spent` is what they have done."""
+    """The work that the searches of a scan may do, in bytes of checksum; `spent` is what they have done.
+
+    `check`: called as they go on; what it raises ends the scan.
+    """
 
     limit: int
     spent: int = 0
+    check: Callable[[], object] | None = None
 
     def spend(self, amount: int) -> None:
         """Count `amount`.  Raises BudgetExhaustedError when the budget is used up."""
+        if self.check is not None:
+            self.check()
         self.spent += amount
         if self.spent > self.limit:
             raise BudgetExhaustedError

@@ -106,14 +106,28 @@ def summarise_records(
     max_record: int = MAX_DATA_LENGTH,
     ceiling: int | None = None,
     compiled: bool | None = None,
+    most: int | None = None,
+    check: Callable[[], object] | None = None,
 ) -> Iterator[RecordRun | Damage]:
     """As `scan_records`, for checks: runs of records with their offsets, in buffers that the next step overwrites.
 
-    Raises DiskReadError.
+    `most`: about how many bytes a run has at most (a block and a record more); without it, a run of long records can be a whole
+    segment.  `check`: called while damage is searched, which takes time; what it raises ends the scan.  Raises DiskReadError.
     """
     scan = _Scan(
-        source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=False, keep_data=False
+        source,
+        first_transaction_id,
+        start,
+        stop,
+        index,
+        max_record,
+        ceiling,
+        compiled,
+        wide=False,
+        keep_data=False,
+        most=most,
     )
+    scan.budget.check = check
     return scan.run(scan.walk.take_run)
 
 
@@ -135,6 +149,7 @@ class _Scan:
         keep_data: bool,
         block: int = BLOCK,
         rows: int = RUN_ROWS,
+        most: int | None = None,
     ) -> None:
         end = source.size()
         stop = end if stop is None else min(stop, end)
@@ -153,6 +168,7 @@ class _Scan:
             rows=rows,
             block=block,
             keep_data=keep_data,
+            most=most,
         )
         self.budget = SearchBudget(BUDGET_BASE + BUDGET_PER_BYTE * (stop - start))
         self._index_source, self._first, self._start = index, first, start

@@ -48,6 +48,7 @@ class RecordWalk:
 
     `advance` runs until rows have to be taken, or a record is not valid; after damage, `seek` sets where to go on.
     `wide`, `rows`: as for `Kernel.lane`.  `keep_data`: batches carry the bytes of their records.  `block`: bytes per read.
+    `most`: about how many bytes of records the rows may stand for, however few rows that are; None: any number.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class RecordWalk:
         rows: int,
         keep_data: bool = False,
         block: int = BLOCK,
+        most: int | None = None,
     ) -> None:
         self.source = source
+        self._most = most
         self._block = min(block, (stop - start) // PAGE * PAGE + 2 * PAGE)
         self._carry = PAGE + min(CARRY, self._block)  # the compiled loop loads bytes in front of a record: a page more
         self._kernel = kernel
@@ -130,19 +133,23 @@ class RecordWalk:
     def advance(self) -> Status:
         """Walk on until the rows are full, the walk ends, or a record is not valid.
 
-        With `keep_data` it also stops (FULL) before the buffer is overwritten, so that it still holds the data of the rows.
-        Raises DiskReadError.
+        With `keep_data` it also stops (FULL) before the buffer is overwritten, so that it still holds the data of the rows; with
+        `most`, before a read once the rows stand for that many bytes.  Raises DiskReadError.
         """
         lane, state = self._lane, self._state
         while True:
             status = lane.walk()
             if status != MORE:
                 return _STATUS[status]
-            if self._keep_data and state[ROW]:
+            if state[ROW] and (self._keep_data or self._has_most):
                 return Status.FULL
             answer = self._more()
             if answer is not None:
                 return answer
+
+    @property
+    def _has_most(self) -> bool:
+        return self._most is not None and self.offset - self._first_offset >= self._most
 
     def _more(self) -> Status | None:
         """Read the next block, because the next record is not wholly in the buffer.  None: the loop can go on."""

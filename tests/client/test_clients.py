@@ -29,6 +29,28 @@ from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.records import SessionInfo, pack_records
 
 
+def test_a_number_that_has_no_room_is_refused_and_nothing_is_sent(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: 0})
+
+    async def work() -> None:
+        async with running(tmp_path) as node, data_of(node) as client, admin_of(node) as admin:
+            (good,) = records(0, 1)
+            for wrong in (2**31, -(2**31) - 1):
+                with pytest.raises(InvalidRequestError, match="append of partition 0: a field does not fit"):
+                    await client.append(5, 0, [good, replace(good, transaction_id=1, header=wrong)])
+                with pytest.raises(InvalidRequestError, match="does not fit"):
+                    await client.last_session_info(5, wrong)
+                with pytest.raises(InvalidRequestError, match="does not fit"):
+                    await client.open(KEY, wrong)
+                with pytest.raises(InvalidRequestError, match="does not fit"):
+                    await admin.records(wrong, 0, 1)
+            assert client.in_flight == 0
+            await client.append(5, 0, [good])
+            assert await admin.records(0, 0, 5) == (good,)
+
+    run(work())
+
+
 @LOOPS
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_every_call_of_the_data_port(tmp_path: Path, loop: str, tls: bool) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.cli.damage import damage_record, segment_of
 from tests.client.nodes import admin_of, records
 from tests.client.peers import ReleasedAdmin, scripted
 from tests.node.running import run, running
+from waltzctl.engine.client import inspect as inspect_module
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.admin_records import BatchSize, read_batches
 from waltzctl.engine.client.inspect import NodeRecord, NodeVerification, NodeVerifyOptions, node_status, read_records
@@ -187,6 +189,28 @@ def test_time_and_rate_are_kept() -> None:
             _, summary = await verified(client, NodeVerifyOptions(limit_rate=rate))
             assert summary.complete
             assert asyncio.get_running_loop().time() - started >= summary.bytes / rate * 0.9
+
+    run(work())
+
+
+def test_the_rate_is_kept_for_records_that_take_more_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(inspect_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(inspect_module, "asyncio", SimpleNamespace(sleep=sleep))
+
+    async def work() -> None:
+        async with (
+            scripted(ReleasedAdmin(records(0, 20, size=1000))) as address,
+            await AdminClient.connect(address.host, address.port, ssl_context=None) as client,
+        ):
+            _, summary = await verified(client, NodeVerifyOptions(limit_rate=100))
+            assert summary.complete
+            assert now >= summary.bytes / 100 * 0.99
 
     run(work())
 

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.scan.byte_source import BytesSource
+from waltzctl.engine.scan.probe import SearchBudget
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
 
@@ -297,6 +299,49 @@ def test_what_waited_for_its_turn_is_not_read_when_the_time_is_over(
     findings, summary = run(storage, threads=2, limit_rate=1, max_duration=0.2)
     assert (codes(findings), summary.complete) == ([], False)
     assert 0 < summary.bytes <= 2 * size
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_rate_is_kept_for_long_records_as_well(tmp_path: Path, threads: int) -> None:
+    """Few rows of them are a whole segment, which was read at once before anybody looked at rate or time."""
+    storage = age(build_directory(tmp_path / "s", {0: 200}, per_segment=100, size=100_000))
+    findings, summary = run(storage, threads=threads, limit_rate=1_000_000, max_duration=0.2)
+    assert (codes(findings), summary.complete) == ([], False)
+    assert 0 < summary.bytes <= 2_500_000, "a read of 512 KiB, a record more, and a tenth of a second for each thread"
+
+
+def test_time_and_wish_are_looked_at_within_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_limits, "PIECE", 1 << 20)
+    storage = age(build_directory(tmp_path / "s", {0: 200}, size=100_000))
+    spent: list[int] = []
+    spend = ReadLimits.spend
+
+    def noted(self: ReadLimits, amount: int) -> None:
+        spent.append(amount)
+        spend(self, amount)
+
+    monkeypatch.setattr(ReadLimits, "spend", noted)
+    _, summary = run(storage)
+    assert summary.complete
+    assert sum(spent) == summary.bytes
+    assert max(spent) <= 2 << 20
+
+
+def test_time_is_looked_at_while_damage_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = age(build_directory(tmp_path / "s", {0: 200}, size=SIZE))
+    patch(seg(storage, 0, 0), HEADER_SIZE + RECORD * 50, random.Random(7).randbytes(RECORD * 100))
+    spend, asked = SearchBudget.spend, 0
+
+    def slow(self: SearchBudget, amount: int) -> None:
+        nonlocal asked
+        asked += 1
+        time.sleep(0.3)
+        spend(self, amount)
+
+    monkeypatch.setattr(SearchBudget, "spend", slow)
+    findings, summary = run(storage, threads=1, max_duration=0.2)
+    assert (codes(findings), summary.complete) == ([], False)
+    assert asked == 1
 
 
 def test_a_verification_that_runs_out_of_time_is_incomplete_and_continues(

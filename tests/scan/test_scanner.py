@@ -407,6 +407,37 @@ def test_records_in_any_order_are_judged_alike_by_both_loops(written: list[tuple
         assert places == {row[0]: row[-1] for row in one[0]}
 
 
+@KERNELS
+def test_a_run_has_about_as_many_bytes_as_it_may(compiled: bool) -> None:
+    """Records shorter and longer than a read, and damage between them: the runs are others, what they tell is the same."""
+    records = (
+        make_records(150, size=20_000)
+        + make_records(3, first=150, size=700_000)
+        + make_records(500, first=153, size=10)
+    )
+    content = bytearray(segment_header(0, 0).encode() + encode_records(records)[0])
+    content[HEADER_SIZE + 20_040 * 70 + 1000] ^= 1
+
+    def told(most: int | None) -> tuple[list[int], list[tuple[int, bool]], list[Damage]]:
+        sizes, rows, damages = [], [], []
+        for item in summarise_records(
+            BytesSource(bytes(content)), first_transaction_id=0, compiled=compiled, most=most
+        ):
+            if isinstance(item, Damage):
+                damages.append(item)
+                continue
+            sizes.append(item.end - item.start)
+            rows += [(int(one), bool(right)) for one, right in zip(item.offset, item.data_ok, strict=True)]
+        return sizes, rows, damages
+
+    whole, bounded = told(None), told(600_000)
+    assert bounded[1:] == whole[1:]
+    assert (len(whole[1]), len(whole[2])) == (652, 1)
+    assert max(whole[0]) > 2_000_000
+    assert max(bounded[0]) <= 600_000 + walk.BLOCK + 700_040
+    assert len(bounded[0]) < 12
+
+
 class _Shrinking(BytesSource):
     """A file that ends at `end` from the second read on."""
 

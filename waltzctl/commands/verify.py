@@ -111,6 +111,8 @@ MANUAL = Manual(
                     "When --max-duration is over or Ctrl-C is pressed, the summary of what was checked so far is shown"
                     " with complete = false, and INCOMPLETE instead of OK. With --resume FILE the next run skips"
                     " segments that were completed and have not changed since, and continues an interrupted sample."
+                    " A segment that was not completed is read from its beginning again: a run needs time for at least"
+                    " one of each thread."
                     " FILE must not lie inside PATH."
                 ),
             ),
