@@ -73,7 +73,7 @@ RULES = (
     ),
     (
         "Results go to standard output, everything else to standard error. A reader that goes away, as head does, ends a"
-        " command quietly with status 0."
+        " command that only reads quietly, with the status of the worst that it had found by then."
     ),
 )
 

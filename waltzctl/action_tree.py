@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import typer
@@ -42,6 +43,28 @@ class ShownContext(typer.Context):
         return without_braces(super().command_path)
 
 
+def taking_one_value(parser: Any, ctx: Any) -> Any:
+    """Let a parser refuse options that are given with two different values, of which it would take the last without a word.
+
+    ``verify DIR --partition 0 --partition 2`` would say that all is well of a directory whose partition 0 is damaged.
+    """
+    if not ctx.resilient_parsing:
+        for option in (*parser._short_opt.values(), *parser._long_opt.values()):
+            option.process = partial(_process_once, type(option).process, option, ctx)
+    return parser
+
+
+def _process_once(process: Callable[..., None], option: Any, ctx: Any, value: Any, state: Any) -> None:
+    before = state.opts.get(option.dest)
+    process(option, value, state)
+    now = state.opts[option.dest]
+    if option.action in {"store", "store_const"} and before is not None and now != before:
+        param = option.obj
+        names = " / ".join((*param.opts, *param.secondary_opts))
+        why = "both cannot be meant" if param.is_flag else f"{before} and {now}: it takes one value"
+        raise typer.BadParameter(why, ctx=ctx, param_hint=f"'{names}'")
+
+
 class ActionTree(TyperGroup):
     """The group of the actions.
 
@@ -49,6 +72,10 @@ class ActionTree(TyperGroup):
     """
 
     context_class = ShownContext
+
+    def make_parser(self, ctx: Any) -> Any:
+        """The parser of the group's own options."""
+        return taking_one_value(super().make_parser(ctx), ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The part of the usage line after the command's name."""
@@ -70,12 +97,18 @@ class ActionTree(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the group's options to the front, then parse.  An action in place of the group's argument gets an explanation."""
         own, rest = self._sorted(args)
+        place = next((param.metavar for param in self.params if param.param_type_name == "argument"), None)
+        if place is None:  # the group has no argument
+            return super().parse_args(ctx, own + rest)
+        action = next((word for word in rest[:2] if word in self.commands or word in ctx.help_option_names), None)
+        if (
+            action is not None
+            and action in self.commands
+            and any(word in ctx.help_option_names for word in (*own, *rest))
+        ):
+            # asked for before the group's argument is judged, so that a hint which names that as HOST:PORT can be followed
+            self.commands[action].main(["--help"], prog_name=f"{ctx.command_path} {place} {action}")
         if rest and rest[0] in self.commands:
-            place = next((param.metavar for param in self.params if param.param_type_name == "argument"), None)
-            if place is None:  # the group has no argument
-                return super().parse_args(ctx, own + rest)
-            if any(word in ctx.help_option_names for word in (*own, *rest)):
-                self.commands[rest[0]].main(["--help"], prog_name=f"{ctx.command_path} {place} {rest[0]}")
             raise typer.BadParameter(
                 f"{rest[0]} is an action; what it acts on stands in front of it", param_hint=f"'{place}'"
             )

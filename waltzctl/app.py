@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from waltzctl import __version__
-from waltzctl.action_tree import ActionTree, ShownContext, without_braces, write_parameters
+from waltzctl.action_tree import ActionTree, ShownContext, taking_one_value, without_braces, write_parameters
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Manual
 from waltzctl.outcome import conclude, drop_output, system_failed
@@ -72,6 +72,10 @@ class Command(TyperCommand):
     """A command whose help names its arguments as manuals do: ``PATH...``, without their Python type."""
 
     context_class = ShownContext
+
+    def make_parser(self, ctx: Any) -> Any:
+        """The parser of the command's options."""
+        return taking_one_value(super().make_parser(ctx), ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The part of the usage line after the command's name."""

@@ -44,11 +44,11 @@ def report(
             return state, await judge(verification), verification.summary
 
         state, findings, summary = target.ask(look)
+        console.known = status = ExitStatus.from_label(summary.exit_status_name)
         silent = console.quiet and console.for_people
         for one in findings:
             if not (silent and one.severity == "note"):
                 console.emit(FINDING.shown(one), flush=True)
-        status = ExitStatus.from_label(summary.exit_status_name)
         if not (silent and status is ExitStatus.CLEAN):
             console.emit(VERIFY_SUMMARY.shown(summary), flush=True)
             asked = f"{counted(len(state.nodes), 'storage node')} and {counted(len(state.servers), 'log server')}"

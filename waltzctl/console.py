@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import Format
-from waltzctl.outcome import drop_output, name_stdout, say
+from waltzctl.outcome import ReaderGoneError, drop_output, name_stdout, say
 from waltzctl.values import human_duration, printable
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Console:
 
     `single`: the command has exactly one object, which is then the whole JSON document; otherwise the document is an array.
     `must_finish`: the command changes something, so that a closed pipe on stdout must not stop it half-way.  `stream`: used for
-    the objects instead of stdout.
+    the objects instead of stdout.  `known`: the exit status for what the command has found so far, which is its status if the
+    reader of its output goes away.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Console:
         self.format = chosen or (Format.TABLE if on_terminal(self.stream) else Format.PLAIN)
         self.quiet = quiet
         self.verbose = verbose
+        self.known = ExitStatus.CLEAN
         self._must_finish = must_finish
         self._single = single
         self._answered = False
@@ -212,10 +214,10 @@ class Console:
             return
         try:
             act()
-        except BrokenPipeError:
+        except BrokenPipeError as error:
             if not self._must_finish:
                 self._print_unshown()
-                raise
+                raise ReaderGoneError(self.known) from error
             self._gone = True
             drop_output()
         except OSError as error:

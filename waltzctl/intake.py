@@ -66,7 +66,10 @@ def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         number += 1
         if len(line) > MAX_LINE:
             raise BadLineError(number, f"longer than {MAX_LINE} bytes")
-        yield number, line[:-1] if line.endswith(b"\n") else line
+        if not line.endswith(b"\n"):
+            yield number, line
+            return  # asked again, a terminal would wait for more behind its end
+        yield number, line[:-1]
 
 
 def bare_entries(stream: BinaryIO) -> Iterator[Entry]:

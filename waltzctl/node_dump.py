@@ -22,6 +22,7 @@ from waltzctl.options import DataForm, DumpFormat, Format
 from waltzctl.outcome import say
 from waltzctl.output_file import replacing_binary, replacing_text
 from waltzctl.render.dumped import PREVIEW, record_object
+from waltzctl.storage_dump import writing
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def dump_node(request: NodeDump) -> ExitStatus:
     tally = Tally()
     usual = DumpFormat.TABLE if request.output is None and on_terminal(sys.stdout) else DumpFormat.PLAIN
     shown = request.format or usual
-    with ExitStack() as stack:
+    with writing(tally), ExitStack() as stack:
         if shown is DumpFormat.RAW:
             binary: BinaryIO = sys.stdout.buffer
             if request.output is not None:

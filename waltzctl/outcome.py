@@ -1,6 +1,6 @@
 """The exit status of a command, from its return value or exception, and the message on stderr.
 
-Errors are rendered only here.  A pipe that its reader has closed (``| head``) is no error.
+Errors are rendered only here.  A pipe that its reader has closed (``| head``) is no error; what was found by then still counts.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ _NO_THREAD = "can't start new thread"
 """How Python words that no thread can be started: it has no class of error for it, and no number of the system's."""
 _LISTED = 20
 """Findings that are listed under an error, at most; verify lists all."""
+
+
+class ReaderGoneError(BrokenPipeError):
+    """Nobody reads the output any more.  `status`: the exit status for what the command knows by now."""
+
+    def __init__(self, status: ExitStatus) -> None:
+        super().__init__()
+        self.status = status
 
 
 def say(text: str) -> None:
@@ -86,8 +94,9 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
         _flush_stdout()
     except _OF_TYPER:
         raise
-    except BrokenPipeError:
+    except BrokenPipeError as error:
         drop_output()  # the reader needs no more; an exit status that is known by then is kept
+        answer = error.status if isinstance(error, ReaderGoneError) else answer
     except KeyboardInterrupt:
         say("waltzctl: interrupted")
         return ExitStatus.INTERRUPTED

@@ -33,7 +33,7 @@ from waltzctl.engine.log.view import Target, TargetKind, resolve
 from waltzctl.exit_status import ExitStatus
 from waltzctl.formats.control import PartitionInfo
 from waltzctl.options import DataForm, DumpFormat, Format, What
-from waltzctl.outcome import name_stdout, say
+from waltzctl.outcome import ReaderGoneError, name_stdout, say
 from waltzctl.output_file import check_outside, replacing_binary, replacing_text
 from waltzctl.render import dumped
 from waltzctl.values import counted
@@ -73,7 +73,7 @@ def dump(request: DumpRequest) -> ExitStatus:
     check_request(request, target, what)
     shown = _format(request)
     tally = Tally()
-    with ExitStack() as stack, _naming_stdout():
+    with writing(tally), ExitStack() as stack:
         if shown is DumpFormat.RAW:
             binary: BinaryIO = sys.stdout.buffer
             if request.output is not None:
@@ -93,11 +93,16 @@ def dump(request: DumpRequest) -> ExitStatus:
 
 
 @contextmanager
-def _naming_stdout() -> Iterator[None]:
-    """Name standard output in an OSError of the block; errors of other files name the file already."""
+def writing(tally: Tally) -> Iterator[None]:
+    """Name standard output in an OSError of the block; errors of other files name the file already.
+
+    Where the reader of the output goes away, what `tally` has counted by then decides about the exit status.
+    """
     try:
         yield
         sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGoneError(ExitStatus.from_label(tally.exit_status_name)) from error
     except OSError as error:
         name_stdout(error)
         raise

@@ -30,9 +30,12 @@ class VerifyReport:
     """Shows findings as they are found, and the summary at the end, which determines the exit status."""
 
     def __init__(self, console: Console, *, from_outside: bool = False) -> None:
+        from waltzctl.engine.inspect.verification import Tally
+
         self._console = console
         self._from_outside = from_outside
         self._remedies: dict[str, None] = {}
+        self._tally = Tally()
         self.status = ExitStatus.CLEAN
 
     def show(self, seen: Finding | VerifySummary) -> None:
@@ -43,12 +46,14 @@ class VerifyReport:
 
         silent = self._console.quiet and self._console.for_people
         if isinstance(seen, Finding):
+            self._tally.add(seen)
+            self._console.known = ExitStatus.from_label(self._tally.exit_status_name)
             if seen.remedy is not None and len(self._remedies) <= REMEDIES:
                 self._remedies[seen.remedy] = None
             if not (silent and seen.severity == "note"):
                 self._console.emit(FINDING.shown(seen), flush=True)
             return
-        self.status = ExitStatus.from_label(seen.exit_status_name)
+        self._console.known = self.status = ExitStatus.from_label(seen.exit_status_name)
         if not (silent and self.status is ExitStatus.CLEAN):
             self._console.emit(VERIFY_SUMMARY.shown(seen), flush=True)
             self._console.sentence(_conclusion(seen, list(self._remedies), self._from_outside))

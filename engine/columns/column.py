@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -34,6 +34,8 @@ Object = dict[str, Any]
 Read = Callable[[Any], Any]
 ABSENT: Any = object()
 """The value of an optional column whose key is omitted."""
+_NAMED: dict[str, ObjectType] = {}
+"""The object types by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,9 @@ class ObjectType(Columns):
     meaning: str
     leading: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        _NAMED[self.name] = self
+
     @property
     def identity(self) -> str:
         """The value of its key `schema`."""
@@ -233,6 +238,14 @@ class ObjectType(Columns):
             "description": self.meaning,
             **strict(self.printed, {"schema": {"const": self.identity}, "type": {"const": self.name}}),
         }
+
+
+@cache
+def names_within(type_name: str, key: str) -> tuple[str, ...]:
+    """The keys of the object that is the value of `key` where it is not null; none for a value that is no object."""
+    columns = _NAMED[type_name].printed if type_name in _NAMED else ()
+    inner = next((one.kind.inner for one in columns if one.name == key), None)
+    return () if inner is None else tuple(one.name for one in inner.printed)
 
 
 def or_null(kind: ColumnKind) -> ColumnKind:

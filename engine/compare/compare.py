@@ -16,7 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from waltzctl.engine.compare.comparison import ORDER, CompareOptions, CompareSummary, PartitionComparison
+from waltzctl.engine.compare.comparison import (
+    ORDER,
+    STATUS_NAMES,
+    CompareOptions,
+    CompareSummary,
+    PartitionComparison,
+)
 from waltzctl.engine.compare.directories import Directories, Member, open_directories
 from waltzctl.engine.compare.ranges import ranges
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
@@ -30,12 +36,6 @@ from waltzctl.engine.task_executor import TaskExecutor
 
 Compared = Finding | PartitionComparison | CompareSummary
 
-_STATUS = {
-    Verdict.EQUAL: "clean",
-    Verdict.RECOVERABLE: "repairable",
-    Verdict.UNDECIDABLE: "damaged",
-    Verdict.LOST: "damaged",
-}
 _MOST_DIFFERENCES = 1000
 """Most differences of a partition whose records are described."""
 
@@ -252,7 +252,7 @@ class _Comparison:
 
     def _summary(self) -> CompareSummary:
         status = max((one for one in ORDER if self._verdicts[one]), key=ORDER.index, default=Verdict.EQUAL)
-        name = _STATUS[status]
+        name = STATUS_NAMES[status]
         if status is Verdict.EQUAL and self._findings:  # the records are equal, but other files are damaged
             name = "repairable"
         views, held = self._directories.views, self._directories.held

@@ -170,3 +170,10 @@ class CompareSummary:
 
 ORDER = (Verdict.EQUAL, Verdict.RECOVERABLE, Verdict.UNDECIDABLE, Verdict.LOST)
 """From harmless to grave."""
+STATUS_NAMES = {
+    Verdict.EQUAL: "clean",
+    Verdict.RECOVERABLE: "repairable",
+    Verdict.UNDECIDABLE: "damaged",
+    Verdict.LOST: "damaged",
+}
+"""The name of a verdict's exit status."""

@@ -80,7 +80,8 @@ def test_every_option_says_what_it_does(command: ModuleType) -> None:
 def test_an_action_has_help_with_examples_and_exit_statuses(command: ModuleType, action: ModuleType) -> None:
     manual = manual_of(action)
     acts_on = any(param.param_type_name == "argument" for param in TREE.commands[manual_of(command).name].params)
-    for place in (*([["h:2", manual.name, "--help"]] if acts_on else []), [manual.name, "--help"]):
+    named = [[place, manual.name, "--help"] for place in ("h:2", "h:1", "HOST:PORT")]  # the last is what a hint prints
+    for place in (*(named if acts_on else []), [manual.name, "--help"]):
         answer = invoke(manual_of(command).name, *place)
         assert answer.status == 0
         assert manual.summary in answer.out

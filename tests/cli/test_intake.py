@@ -6,6 +6,8 @@ import asyncio
 import base64
 import io
 import json
+import os
+import pty
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +32,15 @@ def test_every_bare_line_is_one_record(lines: list[bytes]) -> None:
 
 def test_a_last_line_without_end_counts() -> None:
     assert [entry.data for entry in bare_entries(io.BytesIO(b"a\r\n\nb"))] == [b"a\r", b"", b"b"]
+
+
+def test_a_terminal_is_not_read_behind_its_end() -> None:
+    """A last line without end, and Ctrl-D twice: asked once more, a terminal waits for what is typed next."""
+    ours, terminal = pty.openpty()
+    os.write(ours, b"a\nb\x04\x04more\n\x04")
+    with open(terminal, "rb") as stream:
+        assert [entry.data for entry in bare_entries(stream)] == [b"a", b"b"]
+    os.close(ours)
 
 
 @given(st.binary())

@@ -88,6 +88,11 @@ def test_nonsense_is_answered(
         (("salvage", "d", "--control", "--to", "e", "--engine", "spark"), "--engine"),
         (("salvage", "d", "--control", "--to", "e", "--master", "local[1]"), "--master"),
         (("undo", "d", "--dry-run", "--yes"), "--yes"),
+        (("verify", "d", "--partition", "0", "--partition", "1"), "--partition"),
+        (("verify", "d", "--partition=0", "--partition=0-1"), "--partition"),
+        (("dump", "d", "-o", "e", "--output", "f"), "--output"),
+        (("set-partition", "d", "--partition", "0", "--assigned", "--unassigned"), "--unassigned"),
+        (("cluster", "--metadata", "m", "show", "--metadata", "n"), "--metadata"),
         (("undo", "d", "--prune", "--older-than", "1d", "--dry-run", "--yes"), "--yes"),
         (("log", "tail", "--metadata", "m", "--from", "5", "--to", "4"), "--to"),
         (("node", "127.0.0.1:40001", "records", "--partition", "0", "--from", "5", "--to", "4"), "--to"),
@@ -101,3 +106,8 @@ def test_options_that_cannot_be_meant_together_are_refused_by_name(
     answer = invoke(*words)
     assert (answer.status, answer.out) == (2, "")
     assert named in answer.err
+
+
+def test_an_option_may_be_repeated_with_the_value_that_it_has(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(given)
+    assert invoke("verify", "d", "-q", "--quiet", "-v", "-v", "--partition", "0", "--partition=0").status == 0

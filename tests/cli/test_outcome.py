@@ -14,8 +14,8 @@ import pytest
 
 from tests import warm_start
 from tests.builders import build_directory
-from tests.cli.damage import index_of
-from tests.cli.running import command_line, environment
+from tests.cli.damage import flip, index_of, segment_of
+from tests.cli.running import command_line, environment, invoke
 from waltzctl.engine import errors
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.exit_status import ExitStatus
@@ -110,15 +110,45 @@ def test_an_answer_is_the_status() -> None:
     assert conclude(lambda: None) is ExitStatus.CLEAN
 
 
-def test_a_status_that_is_known_holds_though_nobody_reads_the_answer(tmp_path: Path) -> None:
-    """Of a short answer only the last step, to hand it over, fails: ``waltzctl status DIR | grep -q x`` said that all is well."""
-    storage = build_directory(tmp_path / "storage", {0: 60}, local_low_water_mark=9)
-    index_of(storage).unlink()
+def unread(*arguments: object) -> tuple[int, bytes]:
+    """Exit status and stderr of a command whose output nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
-    process = warm_start.Popen(
-        command_line("status", storage), stdout=writer, stderr=subprocess.PIPE, env=environment()
-    )
+    process = warm_start.Popen(command_line(*arguments), stdout=writer, stderr=subprocess.PIPE, env=environment())
     os.close(writer)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (3, b"")
+    return process.returncode, err
+
+
+@pytest.mark.parametrize("command", [("status",), ("verify",), ("verify", "--format", "json")], ids=" ".join)
+def test_a_status_that_is_known_holds_though_nobody_reads_the_answer(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """``waltzctl status DIR | grep -q x`` said that all is well."""
+    storage = build_directory(tmp_path / "storage", {0: 60}, local_low_water_mark=9)
+    index_of(storage).unlink()
+    assert unread(command[0], storage, *command[1:]) == (3, b"")
+
+
+@pytest.mark.parametrize("command", [("verify",), ("dump",), ("dump", "--format", "raw"), ("stats",)], ids=" ".join)
+def test_damage_that_was_met_counts_though_nobody_reads_on(tmp_path: Path, command: tuple[str, ...]) -> None:
+    storage = build_directory(tmp_path / "storage", {0: 60})
+    flip(segment_of(storage), 140)
+    status, err = unread(command[0], storage, *command[1:])
+    assert status == 4
+    assert (err == b"") is ("raw" not in command)  # bytes have no findings between them
+
+
+def test_what_a_comparison_found_holds_though_nobody_reads_the_answer(tmp_path: Path) -> None:
+    one = build_directory(tmp_path / "one", {0: 60})
+    other = build_directory(tmp_path / "other", {0: 50})
+    assert unread("compare", one, other) == (invoke("compare", one, other).status, b"")
+    assert invoke("compare", one, other).status == ExitStatus.REPAIRABLE
+
+
+def test_what_a_page_store_lacks_holds_though_nobody_reads_the_answer(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "storage", {0: 60})
+    vault = tmp_path / "vault"
+    assert invoke("backup", "init", vault).status == invoke("backup", "create", vault, storage).status == 0
+    for file in (vault / "blob").iterdir():
+        flip(file, 20)
+    for command in (("pages", "verify", vault), ("backup", "verify", vault)):
+        assert unread(*command) == (ExitStatus.DAMAGED, b"")

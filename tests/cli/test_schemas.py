@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age
 from waltzctl.app import COMMANDS, manual_of
 from waltzctl.formats.control import Layout
+from waltzctl.formats.request_id import RequestId
+from waltzctl.objects.log_objects import LOG_TRACE
+from waltzctl.render import plain
 
 SCHEMAS = ROOT / "docs" / "schemas"
 OF_CLUSTERS = {"recovery-forecast"}
@@ -316,6 +320,18 @@ def test_plain_columns_stand_still_whatever_is_in_them(tmp_path: Path) -> None:
         assert expected - {"error"} <= kinds, "people read errors on stderr"
     del columns["record"]  # its last columns are those that --data asks for, and data_b64 where data is no text
     assert {kind: found for kind, found in columns.items() if len(found) > 1} == {}
+
+
+def test_plain_columns_stand_still_where_nobody_knows_who_appended() -> None:
+    known = SimpleNamespace(
+        partition=0, transaction_id=5, request_id=RequestId(7, 1, 0, 42), header=3, committed=True, high_water_mark=9,
+        server_id=1, session_id=2, replicas=(),
+    )  # fmt: skip
+    unknown = SimpleNamespace(**{**vars(known), "request_id": None})
+    ((_, columns),) = plain.rows("log-trace", LOG_TRACE.shown(known))
+    assert plain.rows("log-trace", LOG_TRACE.shown(unknown)) == [
+        ("log-trace", columns | dict.fromkeys(name for name in columns if name.startswith("request_id.")))
+    ]
 
 
 @pytest.mark.parametrize("layout", list(Layout))

@@ -211,22 +211,28 @@ class _Report:
     def show(self, seen: object) -> None:
         """Show one item; the summary is kept for the end."""
         from waltzctl.engine.columns.finding_columns import FINDING
-        from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
+        from waltzctl.engine.compare.comparison import STATUS_NAMES, CompareSummary, PartitionComparison
         from waltzctl.engine.findings import Finding
         from waltzctl.objects.compare_objects import comparison_object
 
         silent = self._console.quiet and self._console.for_people
         with self._listener.paused():
             if isinstance(seen, Finding):
+                if seen.severity != "note":
+                    self._know("repairable")
                 if not (silent and seen.severity == "note"):
                     self._console.emit(FINDING.shown(seen), flush=True)
             elif isinstance(seen, PartitionComparison):
+                self._know(STATUS_NAMES[seen.verdict])
                 if self._keep:
                     self._comparisons.append(seen)
                 if not (silent and seen.verdict == "equal"):
                     self._console.emit(comparison_object(seen), flush=True)
             elif isinstance(seen, CompareSummary):
                 self._summary = seen
+
+    def _know(self, status_name: str) -> None:
+        self._console.known = max(self._console.known, ExitStatus.from_label(status_name))
 
     def finish(self, plan_directory: Path | None, table: Path | None, *, allow_data_loss: bool) -> ExitStatus:
         """Write what was asked for, then conclude."""
@@ -242,7 +248,7 @@ class _Report:
             with replacing_binary(table) as target:
                 write_table(self._comparisons, target)
         files = [] if plan_directory is None else self._write_plans(plan_directory, allow_data_loss=allow_data_loss)
-        status = ExitStatus.from_label(summary.exit_status_name)
+        self._console.known = status = ExitStatus.from_label(summary.exit_status_name)
         if status is not ExitStatus.CLEAN or files or not (self._console.quiet and self._console.for_people):
             self._console.emit(summary_object(summary, files, table), flush=True)
             self._console.sentence(

@@ -151,12 +151,13 @@ def run(
         computing.executor(wanted, listener, quiet=quiet) as executor,
     ):
         report = stats(wanted, options, executor or LocalExecutor(progress=listener))
+        console.known = ExitStatus.from_label(report.exit_status_name)
         listener.close()
         if target is not None:
             _write_page(report, target, wanted)
             console.note(f"{target}: written")
         _show(report, console)
-    return ExitStatus.from_label(report.exit_status_name)
+    return console.known
 
 
 def _check_target(target: Path, paths: list[PurePath]) -> None:

@@ -107,11 +107,13 @@ def run(
             from waltzctl.node_inspection import status_of_node
 
             found = status_of_node(nodes[0], connection.reach(console), partitions)
+        console.known = _judged(found)
         console.emit(STORAGE_STATUS.shown(found))
-        return _conclude(console, found, from_outside=nodes is not None)
+        _conclude(console, found, from_outside=nodes is not None)
+    return console.known
 
 
-def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> ExitStatus:
+def _judged(found: StorageStatus) -> ExitStatus:
     from waltzctl.engine.inspect.verification import Tally
 
     tally = Tally()
@@ -120,18 +122,20 @@ def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> 
     for one in found.partitions:
         for finding in one.findings if one.health != "unassigned" else ():
             tally.add(finding)
-    status = ExitStatus.from_label(tally.exit_status_name)
+    return ExitStatus.from_label(tally.exit_status_name)
+
+
+def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> None:
     healths = [one.health for one in found.partitions]
     segments = sum(one.segments or 0 for one in found.partitions)
     held = human_bytes(sum(one.bytes or 0 for one in found.partitions))
     what = f"{counted(segments, 'segment')}, {held}"
     if from_outside:
         what = f"{counted(sum(one.assigned is True for one in found.partitions), 'partition')} as the node tells it"
-    if status is ExitStatus.CLEAN:
+    if console.known is ExitStatus.CLEAN:
         console.success(f"OK  {what}. Nothing was modified.")
     else:
         bad = sum(health in ("damaged", "repairable") for health in healths)
         verify = f"waltzctl verify {shlex.quote(str(found.path))}"
-        console.sentence(f"{verdict(status.label)}  {counted(bad, 'partition')} of {len(healths)}; {what}."
+        console.sentence(f"{verdict(console.known.label)}  {counted(bad, 'partition')} of {len(healths)}; {what}."
                          f" {verify} names what is wrong. Nothing was modified.")  # fmt: skip
-    return status

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from waltzctl.engine.columns.column import Object
+from waltzctl.engine.columns.column import Object, names_within
 from waltzctl.values import data_text, printable
 
 Row = tuple[str, dict[str, Any]]
@@ -32,7 +32,8 @@ def cell(value: Any) -> str:
 def rows(kind: str, shown: Object) -> list[Row]:
     """The object's own line, then the lines of the objects in it.
 
-    Whether a value is a column or lines depends on its declared type, not on its contents, so that an empty list moves no column.
+    Whether a value is a column, columns or lines depends on its declared type, not on its contents, so that neither an empty list
+    nor an object that is missing moves a column.
     """
     own: dict[str, Any] = {}
     inner: list[Row] = []
@@ -52,6 +53,8 @@ def _put(key: str, value: Any, kind: str, shown: Object, own: dict[str, Any], in
     elif isinstance(value, list):
         for item in value:
             inner.extend(rows(f"{kind}.{key}", item))
+    elif value is None and (names := names_within(kind, key)):
+        own.update(dict.fromkeys(f"{key}.{name}" for name in names))
     else:
         own[key] = value
 

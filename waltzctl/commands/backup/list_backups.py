@@ -39,18 +39,18 @@ def run(
     from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
     from waltzctl.objects.backup_objects import BACKUP
 
-    status, count = ExitStatus.CLEAN, 0
+    count = 0
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         reader = VaultReader.open(directory, password_of(password_file))
         for one in reader.heads():
             if isinstance(one, UnreadableBackup):
-                status = ExitStatus.DAMAGED
+                console.known = ExitStatus.DAMAGED
                 console.emit(FINDING.shown(one.finding))
             else:
                 count += 1
                 console.emit(BACKUP.shown(one))
         for finding in reader.damage:
-            status = ExitStatus.DAMAGED
+            console.known = ExitStatus.DAMAGED
             console.emit(FINDING.shown(finding))
         console.success(f"{counted(count, 'backup')} in {directory}.")
-    return status
+    return console.known

@@ -94,10 +94,11 @@ def run(
             return [await trace(state, reach, number, one, mark) for one in ids]
 
         traces = use_log(target, console, work, options_of(target))
+        wrong = {replica.state for found in traces for replica in found.replicas} & {"different", "damaged"}
+        console.known = ExitStatus.DAMAGED if wrong else ExitStatus.CLEAN
         for found in traces:
             console.emit(LOG_TRACE.shown(found))
-    wrong = {replica.state for found in traces for replica in found.replicas} & {"different", "damaged"}
-    return ExitStatus.DAMAGED if wrong else ExitStatus.CLEAN
+    return console.known
 
 
 def _numbers(text: str) -> tuple[int, int, int, int]:

@@ -76,19 +76,18 @@ def run(
         await client.close()
         return None
 
-    status = ExitStatus.CLEAN
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         reach = target.reach(console)
         for port, address in (("data", target.data), ("admin", target.admin)):
             error = run_async(attempt(reach, port, address))
             if error is not None:
                 target.explain(error)
+                console.known = console.known or ExitStatus.from_label(error.status)
             if error is not None or not (quiet and console.for_people):
                 console.emit(node_port_object(address, port, not target.connecting.plaintext, error))
             if error is not None:
                 say(f"waltzctl: {error.message}" + (f"\n  {error.advice}" if error.advice else ""))
-                status = status or ExitStatus.from_label(error.status)
-        if status is ExitStatus.CLEAN:
+        if console.known is ExitStatus.CLEAN:
             checked = "" if cluster_key is None else ", and it is a node of this cluster"
             console.success(f"OK  Both ports of {target.admin.host} answer{checked}.")
-    return status
+    return console.known

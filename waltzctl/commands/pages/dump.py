@@ -65,11 +65,12 @@ def run(
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         view = view_store(store, every_version=what is PageWhat.VERSIONS)
+        console.known = ExitStatus.from_label(status_of(worst(view.findings)))
         for finding in view.findings:
             console.emit(FINDING.shown(finding))
         for shown in _objects(view, what):
             console.emit(shown)
-    return ExitStatus.from_label(status_of(worst(view.findings)))
+    return console.known
 
 
 def _objects(view: StoreView, what: PageWhat) -> Iterator[Object]:

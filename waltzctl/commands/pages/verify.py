@@ -49,11 +49,11 @@ def run(
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         found = verify_store(store)
+        console.known = status = ExitStatus.from_label(found.status)
         silent = quiet and console.for_people
         for finding in found.findings:
             if not (silent and finding.severity == "note"):
                 console.emit(FINDING.shown(finding))
-        status = ExitStatus.from_label(found.status)
         if not (silent and status is ExitStatus.CLEAN):
             console.emit(PAGE_VERIFY_SUMMARY.shown(found), flush=True)
             console.sentence(_conclusion(found))
