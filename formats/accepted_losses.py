@@ -17,8 +17,9 @@ no spaces, ASCII.  A line with a wrong checksum is ignored; the other lines stay
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from waltzctl.formats.checksums import crc32
@@ -47,12 +48,23 @@ class AcceptedLoss:
     disputed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots, because of cached_property
 class Ledger:
     """A decoded ledger: the readable losses in the order of the file, and what is wrong with the file (None: nothing)."""
 
     losses: tuple[AcceptedLoss, ...] = ()
     fault: str | None = None
+
+    def of_partition(self, partition: int | None) -> tuple[AcceptedLoss, ...]:
+        """The losses of one partition."""
+        return () if partition is None else self._by_partition.get(partition, ())
+
+    @cached_property
+    def _by_partition(self) -> Mapping[int, tuple[AcceptedLoss, ...]]:
+        found: dict[int, list[AcceptedLoss]] = {}
+        for loss in self.losses:
+            found.setdefault(loss.partition, []).append(loss)
+        return {partition: tuple(losses) for partition, losses in found.items()}
 
 
 def encode_ledger(losses: Iterable[AcceptedLoss]) -> bytes:

@@ -14,7 +14,7 @@ from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import PartitionReading
 from waltzctl.engine.cluster.cluster_answers import ask_nodes, ask_servers
-from waltzctl.engine.metadata.cluster_state import ClusterState, ServerState
+from waltzctl.engine.metadata.cluster_state import ClusterState, PartitionState, ServerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,10 @@ async def observe(
     before: ClusterOverview | None = None,
     partitions: Collection[int] | None = None,
 ) -> ClusterOverview:
-    """Ask all nodes and servers.  `before`: the previous overview, for rates; `partitions`: only these, which must exist."""
+    """Ask all nodes and servers.  `before`: the previous overview, for rates; `partitions`: only these, which must exist.
+
+    `state` need not have other partitions than these.
+    """
     wanted = chosen_partitions(partitions, state.num_partitions)
     nodes, servers = await asyncio.gather(
         ask_nodes(state, state.nodes, reach), ask_servers(state, reach, {*wanted}, connectivity=False)
@@ -87,11 +90,13 @@ async def observe(
     now = asyncio.get_running_loop().time()
     known = {} if before is None else {one.partition: one.high_water_mark for one in before.partitions}
     elapsed = 0.0 if before is None else now - before.time
+    metadata = {one.partition: one for one in state.partitions}
     found = []
     for number in wanted:
         owner = state.owner_of(number)
         mark = None if owner is None else served[owner.server_id].get(number)
-        found.append(_partition(state, number, owner, mark, held, _rate(mark, known.get(number), elapsed)))
+        rate = _rate(mark, known.get(number), elapsed)
+        found.append(_partition(state, metadata[number], owner, mark, held, rate))
     return ClusterOverview(
         now,
         tuple(found),
@@ -112,13 +117,14 @@ def _rate(now: int | None, then: int | None, seconds: float) -> float | None:
 
 def _partition(
     state: ClusterState,
-    number: int,
+    metadata: PartitionState,
     owner: ServerState | None,
     mark: int | None,
     held: Mapping[str, Mapping[int, PartitionReading]],
     rate: float | None,
 ) -> PartitionOverview:
     replicas, absent = [], []
+    number = metadata.partition
     for node in state.nodes_of(number):
         reading = held[node.node].get(number)
         why_absent = None if reading is None else reading.why_absent
@@ -127,7 +133,6 @@ def _partition(
             absent.append(node.node)
         behind = None if last is None or mark is None else max(0, mark - last)
         replicas.append(ReplicaOverview(node.node, last, behind, why_absent))
-    metadata = state.partitions[number]
     return PartitionOverview(
         number,
         None if owner is None else owner.server_id,

@@ -21,7 +21,7 @@ from waltzctl.engine.log.evidence import evidence
 from waltzctl.engine.log.view import PartitionView, StorageView, TargetKind, check_partitions, resolve, view_storage
 from waltzctl.engine.quorum.vote import Ballot
 from waltzctl.engine.storage.assignment import is_hosted
-from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
+from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger, still_lost
 from waltzctl.formats.accepted_losses import Ledger
 from waltzctl.formats.control import ControlFile, PartitionInfo
 
@@ -70,7 +70,7 @@ class Directories:
         if directory is None:
             return Member(view.path, ballot, None)
         mark = ballot.local_low_water_mark
-        given_up = of_partition(ledger.losses, partition)
+        given_up = ledger.of_partition(partition)
         found = evidence(directory, mark, [one for one in given_up if still_lost(one, (), mark)])
         proven = found.next_id
         known = mark is not None or proven > 0

@@ -33,12 +33,11 @@ from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView, view_partition
 from waltzctl.engine.losses import BelowMark, BelowProof, Ids
 from waltzctl.engine.storage.assignment import assigned_here
-from waltzctl.engine.storage.loss_ledger import of_partition
 from waltzctl.engine.storage.orphans import stand_elsewhere
 
 Span = tuple[int | None, int | None]
 """A requested range of ids, both ends inclusive; None is no bound."""
-_REMOTE_HEADERS = 64
+REMOTE_HEADERS = 64
 """Headers of files behind a URL that are read, at most: one request each, a few seconds in all."""
 ATTEMPTS = 3
 """How often a directory is read again that others change meanwhile."""
@@ -148,13 +147,25 @@ class PartitionRun:
         """The jobs of segments that may hold records of a span, in the order of their names.
 
         If one of them begins with another id than that in its name, a file was renamed, and its records may be in a file of any
-        name: then all jobs are returned.  To find out, their headers are read, at most _REMOTE_HEADERS of them behind a URL.
+        name: then all jobs are returned.  To find out, their headers are read, at most REMOTE_HEADERS of them behind a URL; and
+        those of all others, where the names leave ids of the span to no segment, which one of them may hold.
         """
         named = tuple(self._named_for(span))
-        asked = len(named) if places.on_this_machine(self._partition.path) else _REMOTE_HEADERS
-        if len(named) == len(self.jobs) or all(begins_with(job) == job.first for job in named[:asked]):
+        if len(named) == len(self.jobs):
             return named
-        return self.jobs
+        here = places.on_this_machine(self._partition.path)
+        others = () if self._all_named(span) else tuple(job for job in self.jobs if job not in set(named))
+        asked = (*named, *others)[: None if here else REMOTE_HEADERS]
+        return named if all(begins_with(job) == job.first for job in asked) else self.jobs
+
+    def _all_named(self, span: Span) -> bool:
+        """Whether names and indexes have a segment for each id of a span.  Where the log ends they do not say."""
+        entries, (first, last) = self.entries, span
+        expected = first or 0
+        for job in self.jobs:
+            if job.first <= expected:
+                expected = max(expected, job.first + entries.get(job.first, 0))
+        return last is not None and last < expected
 
     def _named_for(self, span: Span) -> Iterator[SegmentJob]:
         """The jobs that may hold records of a span, by file names and index sizes; no file is read.
@@ -461,5 +472,5 @@ def _context(scope: Scope, part: PartitionScope, around: ScopeSurroundings) -> P
         around.local_low_water_mark(number),
         None if number is None else assigned_here(scope.storage, around.control, number, directory=here),
         around.session_id(number),
-        of_partition(around.ledger.losses, number),
+        around.ledger.of_partition(number),
     )

@@ -19,7 +19,7 @@ the control file                                has higher sessions and marks, o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -244,8 +244,9 @@ class Vouching:
                 continue
             differs = True
             yield self._finding(Code.MANIFEST_EXTRA_FILE, state.path, "the manifest does not name this file", name)
+        known = {one.partition: one for one in manifest.partitions}
         for number in sorted(grown):
-            yield self._growth(number, ends)
+            yield self._growth(number, ends, known.get(number))
         self.outcome = "differs" if differs else "matches"
 
     def _ends(self) -> dict[int, int]:
@@ -325,9 +326,7 @@ class Vouching:
             which = "a commit journal came into force" if began else "the commit journal was written back"
         return f"the control file went on since the manifest was made: {which}"
 
-    def _growth(self, number: int, ends: dict[int, int]) -> Finding:
-        assert self._manifest is not None
-        known = next((one for one in self._manifest.partitions if one.partition == number), None)
+    def _growth(self, number: int, ends: dict[int, int], known: ManifestPartition | None) -> Finding:
         last = None if known is None else known.last_transaction_id
         behind = "its records" if last is None else f"records behind transaction {last}"
         came = "went on being written" if number in ends else "came"
@@ -380,7 +379,11 @@ class Vouching:
             found = self._digest(name, state.size, limits)
             # "": the file became shorter, for which `write` refuses the manifest
             files.append(ManifestFile(name, state.size, "" if found is None else found.sha256))
-        partitions = [self._partition(number, control) for number in range(len(control.control.partitions))]
+        reports: dict[int | None, list[SegmentReport]] = {}
+        for report in self._reports.values():
+            reports.setdefault(report.job.partition, []).append(report)
+        numbers = range(len(control.control.partitions))
+        partitions = [self._partition(number, control, reports.get(number, [])) for number in numbers]
         manifest = Manifest(
             format_time(disk.now_ms()) or "",
             self._request.tool,
@@ -391,9 +394,9 @@ class Vouching:
         )
         return manifest if self._key is None else self._key.sign(manifest)
 
-    def _partition(self, number: int, control: _Control) -> ManifestPartition:
-        reports = [one for one in self._reports.values() if one.job.partition == number and one.last_id is not None]
-        first = min((one.begins for one in reports), default=None)
+    @staticmethod
+    def _partition(number: int, control: _Control, reports: Sequence[SegmentReport]) -> ManifestPartition:
+        first = min((one.begins for one in reports if one.last_id is not None), default=None)
         last = max((one.last_id for one in reports if one.last_id is not None), default=None)
         marks = control.partitions.get(number, (None, None, None))
         return ManifestPartition(number, first, last, *marks)

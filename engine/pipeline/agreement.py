@@ -140,6 +140,11 @@ def outcomes(
         yield from _of_run(run, seen, new=begin > decided, gone=begin <= gone)
 
 
+def outcome_of_hole(first: int, stop: int, decided: int) -> Nowhere | None:
+    """The outcome of ids `first` to `stop` - 1 of which no replica has a copy; None where earlier batches decided all of them."""
+    return Nowhere(max(first, decided + 1), stop) if stop > decided + 1 else None
+
+
 def _of_run(run: Run, seen: Sequence[Seen], *, new: bool, gone: bool) -> Iterator[Outcome]:
     earlier = [number for number, one in enumerate(seen) if one.before >= run.first]
     intact_earlier = [run.versions[number] for number in earlier if run.versions[number] >= 0]

@@ -38,6 +38,7 @@ from waltzctl.engine.pipeline.agreement import (
     Nowhere,
     Outcome,
     Seen,
+    outcome_of_hole,
     outcomes,
     versions_of,
 )
@@ -71,6 +72,8 @@ from waltzctl.engine.spark.reading_ahead import made_ahead
 from waltzctl.engine.spark.record_arrays import repeated
 from waltzctl.engine.spark.splits import pack
 from waltzctl.engine.spark.stream_directory import DirectoryHistory
+from waltzctl.engine.spark.stream_losses import LostRange
+from waltzctl.engine.spark.stream_places import SegmentRange
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     INTACT,
@@ -171,6 +174,12 @@ class ChunkOfIds:
     def bytes(self) -> int:
         """Bytes to read, approximately, from the replica with the most."""
         return max((one.bytes for one in self.copies), default=0)
+
+    @property
+    def hole(self) -> bool:
+        """Whether no replica has anything to read of these ids: they are lost, or before the first segment."""
+        parts = (part for one in self.copies for part in one.parts)
+        return all(isinstance(part, LostRange) or (isinstance(part, SegmentRange) and part.before) for part in parts)
 
 
 class AgreementTask(InputPartition):
@@ -347,25 +356,35 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _chunks(
         self, places: Sequence[str], number: int, first: int, before: Reached, after: Reached
     ) -> Iterator[ChunkOfIds]:
-        """Ids from `first` to `after.decided`, in chunks of about `CHUNK_BYTES`."""
+        """Ids from `first` to `after.decided`, in chunks of about `CHUNK_BYTES`; a hole, however large, in a few."""
         count = CHUNK
         ends: dict[str, Anchor] = {}  # the ends of the chunk before, which save a search for its last record
+
+        def planned(last: int) -> ChunkOfIds:
+            known = {place: ends.get(place, before.of(place)) for place in places}
+            copies = (self._chunk(place, number, first, last, known[place], before, after) for place in places)
+            return ChunkOfIds(first, last + 1, tuple(copies))
+
         while first <= after.decided:
             last = min(first + count - 1, after.decided)
-            copies = tuple(
-                self._chunk(place, number, first, last, ends.get(place, before.of(place)), before, after)
-                for place in places
-            )
-            chunk = ChunkOfIds(first, last + 1, copies)
+            chunk = planned(last)
             wanted = max(1, (last + 1 - first) * CHUNK_BYTES // max(1, chunk.bytes))
             if (
                 chunk.bytes > 2 * CHUNK_BYTES and wanted < last + 1 - first
             ):  # plan the chunk again, by the size of its records
                 count = wanted
                 continue
+            while (
+                chunk.hole and last < after.decided
+            ):  # each time twice as long, as long as no replica has anything there
+                last = min(first + 2 * (last + 1 - first) - 1, after.decided)
+                wider = planned(last)
+                if not wider.hole:
+                    break
+                chunk = wider
             yield chunk
-            ends = {one.place: one.end for one in copies}
-            first, count = last + 1, min(CHUNK, wanted)
+            ends = {one.place: one.end for one in chunk.copies}
+            first, count = chunk.stop, min(CHUNK, wanted)
 
     def _confirm(self, place: str, number: int, anchor: Anchor) -> None:
         if not anchor.identified:
@@ -398,6 +417,12 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one chunk."""
         import pyarrow as pa
 
+        if chunk.hole:  # of any length: nothing is made for each id
+            nowhere = outcome_of_hole(chunk.first, chunk.stop, task.decided)
+            if self._differences and nowhere is not None:
+                row = nowhere_row(nowhere, task.partition, [one.place for one in chunk.copies])
+                yield from pa.Table.from_pylist([row], schema=DIFFERENCES).to_batches()
+            return
         whole = _agreed_if_equal(chunk, task)
         if whole is not None and (equal := self._equal(chunk)) is not None:
             yield from (_agreed_rows(rows, whole) for rows in equal)

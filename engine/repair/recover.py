@@ -34,7 +34,7 @@ from waltzctl.engine.repair.recover_partition import plan_partition
 from waltzctl.engine.repair.replicas import open_replicas
 from waltzctl.engine.storage.assignment import is_hosted
 from waltzctl.engine.storage.journal_state import refuse_marked
-from waltzctl.engine.storage.loss_ledger import of_partition, read_ledger
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.control import ControlFile
 
 COMMAND = "recover"
@@ -92,7 +92,7 @@ def plan_recover(
                 draft, control, found, number,
                 assigned=is_hosted(target.storage, control, number, directory=number in view.partitions),
                 replicas=others, allow_data_loss=allow_data_loss, agreed=kept.get(number),
-                accepted=of_partition(ledger.losses, number),
+                accepted=ledger.of_partition(number),
             )  # fmt: skip
         except DiskReadError as error:
             where = draft.storage / str(number)

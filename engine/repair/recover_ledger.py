@@ -94,7 +94,8 @@ def plan_ledger(draft: PlanDraft, ledger: Ledger) -> None:
             f"{ledger_path(draft.storage)}: {ledger.fault}, so that nothing more can be entered",
             advice="set it aside with recover --forget-losses first; undo brings it back",
         )
-    _write(draft, [loss for loss in ledger.losses if loss not in draft.settled], draft.accepted)
+    settled = frozenset(draft.settled)
+    _write(draft, [loss for loss in ledger.losses if loss not in settled], draft.accepted)
 
 
 def _write(draft: PlanDraft, kept: Sequence[AcceptedLoss], new: Sequence[AcceptedLoss]) -> None:
@@ -149,5 +150,6 @@ def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) ->
     if ledger.fault is not None:
         draft.step("set-ledger-aside", where, None, f"{ledger.fault}; it is kept in the quarantine")
     if draft.steps:
-        _write(draft, [loss for loss in ledger.losses if loss not in forgotten], ())
+        gone = frozenset(forgotten)
+        _write(draft, [loss for loss in ledger.losses if loss not in gone], ())
     return draft.finish()

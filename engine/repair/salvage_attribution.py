@@ -7,7 +7,8 @@ first:
    more ids missing than the bytes in between can have held (at least 40 bytes each).
 2. *request id*: its third part is the partition for which the client created it.  Clients may write anything there, so this is
    used only if it agrees with the headers wherever both are known, or if there is no header at all.
-3. *continuation*: the run's first id follows the last id of exactly one partition.
+3. *continuation*: the run's first id follows the last id of exactly one partition.  Alone it gives no run to another cluster
+   than the one that is asked for: the run may be of that one, and what was in front of it lost.
 4. *caller*: the partition that the caller asked for.
 
 The data of a damaged record may contain bytes that look like records.  A run is doubtful for this reason when it follows a
@@ -357,7 +358,11 @@ def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attribu
             reason = "no header and no request id tells its partition" if single else "no header tells its cluster"
             doubts += [Doubt(run, reason) for run in chain.runs]
             continue
-        settled += _attribute_all(chain, *found)
+        if question.cluster_key not in (None, found[0]):
+            reason = f"its ids alone continue partition {found[1]} of {found[0]}, and no header tells its cluster"
+            doubts += [Doubt(run, reason) for run in chain.runs]
+        else:
+            settled += _attribute_all(chain, *found)
         ends.setdefault(chain.runs[-1].last, set()).add(found[:2])
     return settled, doubts
 

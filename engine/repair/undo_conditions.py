@@ -85,11 +85,14 @@ def obstacles(entry: QuarantineEntry) -> Iterator[Obstacle]:
 
     The caller has checked that every file that the entry changed is as the entry left it.  Raises DiskReadError.
     """
-    touched = {file.path: file for file in entry.files}
+    touched: dict[str, dict[str, KeptFile]] = {}  # by directory and name
+    for file in entry.files:
+        directory, _, name = file.path.partition("/")
+        touched.setdefault(directory, {})[name] = file
+    left_by = {state.partition: state for state in entry.partitions or ()}
     control = read_control(entry.storage / CONTROL_FILE_NAME)
     for number in sorted(partitions_of(entry)):
-        left = next((state for state in entry.partitions or () if state.partition == number), None)
-        files = {name: touched[f"{number}/{name}"] for name in _touched_names(touched, number)}
+        left, files = left_by.get(number), touched.get(str(number), {})
         found = _Judgement(entry, number, left, files).obstacle(marks_of(control, number))
         if found is not None:
             yield found
@@ -120,11 +123,6 @@ def check_journal_comes_back(entry: QuarantineEntry, entries: Iterable[Quarantin
                 f"the repair {entry.id} cannot be taken back: the commit journal would be written over what a later repair left",
                 advice=f"undo {later.id} first",
             )
-
-
-def _touched_names(touched: Iterable[str], partition: int) -> list[str]:
-    directory = f"{partition}/"
-    return [name.removeprefix(directory) for name in touched if name.startswith(directory)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,16 @@ from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import damage_told
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, unreadable
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log.assess import Stretch, begun, joint
 from waltzctl.engine.log.view import FileState
-from waltzctl.engine.losses import Gap
+from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.spark.data_loss import Losses
+from waltzctl.engine.spark.header_order import HeaderOrder, SegmentsBeside
 from waltzctl.engine.spark.record_arrays import Gathering, rows_between
 from waltzctl.engine.spark.record_plan import MissingTask
 from waltzctl.engine.spark.segment_parts import items_of, range_of
@@ -50,6 +52,7 @@ def read_packet(
     losses = Losses(wanted=fail_on_loss)
     gathering = Gathering(wanted, schema, losses)
     limits = ReadLimits()
+    order = HeaderOrder()
     before: _End | None = None
     for place, item in enumerate(packet):
         if isinstance(item, Notice):
@@ -59,7 +62,7 @@ def read_packet(
             yield from gathering.tell(list(item.run(limits)), item.node)
             continue
         gathering.begin(item.node, item.job.partition, item.job.first)
-        reading = _PartReading(item, limits, gathering, before)
+        reading = _PartReading(item, limits, gathering, before, order)
         yield from reading.run()
         before = None
         if reading.end is not None and item.follower is not None:
@@ -67,7 +70,10 @@ def read_packet(
             if isinstance(behind, SegmentPart) and behind.job == item.follower:
                 before = reading.end
             else:
-                yield from gathering.tell(_look_behind(reading.end, item, limits), item.node)
+                yield from gathering.tell(_look_behind(reading.end, item, limits, order), item.node)
+        elif reading.end is not None and item.last_part and item.whole and reading.end[1].begins != item.job.first:
+            # the last one by its name only: by its header another one follows it
+            yield from gathering.tell(_by_header(reading.end, item, limits, order.neighbours(item.job)), item.node)
     yield from gathering.flush()
     losses.check()
 
@@ -75,8 +81,11 @@ def read_packet(
 class _PartReading:
     """The reading of one part.  `end` is set when the end of its segment was reached."""
 
-    def __init__(self, part: SegmentPart, limits: ReadLimits, gathering: Gathering, before: _End | None) -> None:
+    def __init__(
+        self, part: SegmentPart, limits: ReadLimits, gathering: Gathering, before: _End | None, order: HeaderOrder
+    ) -> None:
         self._part = part
+        self._order = order
         self._limits = limits
         self._gathering = gathering
         self._before = before
@@ -106,13 +115,17 @@ class _PartReading:
         if reader.short:
             found = [*found, *reader.finish_short().findings]
         if self._before is not None:
-            found += join_findings(self._before, reader, self._part)
+            found += join_findings(self._before, reader, self._part, self._order)
         return found
 
     def _items(self, reader: ChunkReader) -> Iterator[pa.RecordBatch]:
         part, gathering = self._part, self._gathering
         wanted = range_of(reader, part)
         if wanted is None:
+            if part.last_part:
+                # the part before this one reads up to the end, and does not know what is behind it
+                report = check_segment(part.job, ENDS_ONLY, self._limits)
+                self.end = part.job, report.stretch, report.states
             return
         for item in items_of(reader, part, wanted, data=gathering.keep_data):
             if isinstance(item, RecordBatch):
@@ -133,11 +146,29 @@ def _overlaps(part: SegmentPart, first: int, following: int | None) -> bool:
     )
 
 
-def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart) -> Iterable[Finding]:
-    """The gap or overlap between a segment that was read and the next one; none where either has changed since."""
-    job, stretch, seen = before
+def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart, order: HeaderOrder) -> Iterable[Finding]:
+    """The gap or overlap between a segment that was read and the next one; none where either has changed since.
+
+    If they do not join, the next one is that by the headers: a file may have another one's name.
+    """
+    job, stretch, _ = before
     found = joint(stretch, begun(reader.job.first, reader.begins))
-    if found is None or not _overlaps(part, found.first if isinstance(found, Gap) else found.begins, found.stop):
+    doubtful = part.whole and (found is not None or reader.begins != reader.job.first)
+    beside = order.neighbours(job) if doubtful else None
+    if beside is None or (beside.behind is not None and beside.behind.first == reader.job.first):
+        if found is not None:
+            yield from _told(before, found, reader, part)
+        return
+    if found is not None:
+        yield from _by_header(before, part, reader.limits, beside)
+        if beside.behind is None:
+            yield from _behind_last_name(part, reader.limits, order)
+    yield from _overlap_in_front(reader, part, order)
+
+
+def _told(before: _End, found: Gap | Overlap, reader: SegmentCheck, part: SegmentPart) -> Iterator[Finding]:
+    job, _, seen = before
+    if not _overlaps(part, found.first if isinstance(found, Gap) else found.begins, found.stop):
         return
     now = states(job.data_path, job.index_path)
     behind = states(reader.job.data_path, reader.job.index_path)
@@ -146,13 +177,44 @@ def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart) -> Iter
     yield loss_finding(found, reader.job.where)
 
 
-def _look_behind(before: _End, part: SegmentPart, limits: ReadLimits) -> list[Finding]:
+def _by_header(before: _End, part: SegmentPart, limits: ReadLimits, beside: SegmentsBeside | None) -> list[Finding]:
+    """The gap or overlap between a segment that was read and the one that follows it by the headers."""
+    if beside is None or beside.behind is None:
+        return []
+    try:
+        with SegmentCheck(beside.behind, limits) as behind:
+            found = joint(before[1], begun(behind.job.first, behind.begins))
+            return [] if found is None else list(_told(before, found, behind, part))
+    except (FilesChangedError, DiskReadError):
+        return []  # the task that reads the segment reports it
+
+
+def _behind_last_name(part: SegmentPart, limits: ReadLimits, order: HeaderOrder) -> Iterator[Finding]:
+    """What is missing behind the segment with the last name, if that name is right: nobody looks behind it by name."""
+    last = order.last_by_name(part.job)
+    report = check_segment(last, ENDS_ONLY, limits)
+    if report.begins == last.first:
+        yield from _by_header((last, report.stretch, report.states), part, limits, order.neighbours(last))
+
+
+def _overlap_in_front(reader: SegmentCheck, part: SegmentPart, order: HeaderOrder) -> Iterator[Finding]:
+    """The overlap with the segment in front by the headers, if nobody else tells it: that one joins the next one by name."""
+    beside = order.neighbours(reader.job)
+    if beside is None or beside.in_front is None or not order.joins_by_name(beside.in_front, reader.limits):
+        return
+    report = check_segment(beside.in_front, ENDS_ONLY, reader.limits)
+    found = joint(report.stretch, begun(reader.job.first, reader.begins))
+    if isinstance(found, Overlap):
+        yield from _told((report.job, report.stretch, report.states), found, reader, part)
+
+
+def _look_behind(before: _End, part: SegmentPart, limits: ReadLimits, order: HeaderOrder) -> list[Finding]:
     """As `join_findings`, where another task reads the next segment: only its header is read."""
     assert part.follower is not None
     if part.last is not None and min(before[1].accounted + 1, part.follower.first) > part.last:
         return []  # a gap or overlap would be of ids that are not wanted
     try:
         with SegmentCheck(part.follower, limits) as behind:
-            return list(join_findings(before, behind, part))
+            return list(join_findings(before, behind, part, order))
     except (FilesChangedError, DiskReadError):
         return []  # the task that reads the segment reports it

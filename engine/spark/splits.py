@@ -35,7 +35,8 @@ class SegmentPart:
     """Part `number` (from 0) of the `count` parts of a segment, and the ids to read of it.
 
     `entries`: the number of index entries when the read was planned; None: no index.  `first`, `last`: ids, inclusive; None: no
-    bound.  `follower`: the next segment, whether it is to be read or not: the last part checks that the two join.
+    bound.  `follower`: the next segment, whether it is to be read or not: the last part checks that the two join.  `whole`: the
+    whole directory is read, and not only files of it that were named.
     """
 
     node: str
@@ -46,6 +47,12 @@ class SegmentPart:
     first: int | None = None
     last: int | None = None
     follower: SegmentJob | None = None
+    whole: bool = False
+
+    @property
+    def last_part(self) -> bool:
+        """Whether it is the last part of its segment."""
+        return self.number == self.count - 1
 
     @property
     def cost(self) -> int:
@@ -187,6 +194,8 @@ def text(path: PurePath | str) -> str:
 def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[SegmentPart]:
     """The parts of a partition's segments to read, in order."""
     entries, ordered = run.entries, run.in_order()
+    if ordered != run.jobs:
+        ordered = run.in_order(asked=True)  # one name is wrong for certain: others may be that look right
     first, last = span = selection.ids.span()
     wanted = frozenset(job.first for job in run.holding(span))
     for job, behind in zip(ordered, [*ordered[1:], None], strict=False):
@@ -194,7 +203,7 @@ def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int
             continue
         known = entries.get(job.first)
         count = parts_for(_bytes_of(job, known, first, last), split_size)
-        whole = SegmentPart(node, job, known, 0, count, first, last)
+        whole = SegmentPart(node, job, known, 0, count, first, last, whole=run.whole)
         for number in range(count):
             yield replace(whole, number=number, follower=behind if number == count - 1 else None)
 

@@ -23,7 +23,7 @@ from waltzctl.engine.log.view import TargetKind, resolve
 from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
-from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
+from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger, still_lost
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.ids import LAST_SESSION_ID
 from waltzctl.formats.request_id import RequestId
@@ -197,7 +197,7 @@ def _check_losses(storage: StorageDirectory, partition: int, last: int, mark: in
             " might get the ids of lost ones",
             advice="set it aside with recover --forget-losses",
         )
-    for loss in of_partition(ledger.losses, partition):
+    for loss in ledger.of_partition(partition):
         if loss.last > last and still_lost(loss, (), mark):
             raise RefusedError(
                 f"{storage.path / str(partition)}: partition {partition} ends with transaction {last}; transactions up to"

@@ -16,7 +16,7 @@ any           the operator removes it from the ledger (``recover --forget-losses
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
@@ -40,11 +40,6 @@ def read_ledger(storage: PurePath) -> Ledger:
         return decode_ledger(places.read_range(ledger_path(storage), 0, _LIMIT))
     except FileNotFoundError:
         return Ledger()
-
-
-def of_partition(losses: Iterable[AcceptedLoss], partition: int | None) -> tuple[AcceptedLoss, ...]:
-    """The losses of one partition."""
-    return tuple(loss for loss in losses if loss.partition == partition)
 
 
 def still_lost(loss: AcceptedLoss, held: Sequence[Ids], local_low_water_mark: int | None) -> list[Ids]:

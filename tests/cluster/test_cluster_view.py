@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from tests.cli.running import invoke
 from tests.cluster.told_cluster import ToldCluster, ToldNode, ToldServer
 from waltzctl.engine.cluster.overview import ClusterOverview, observe
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.objects.cluster_objects import CLUSTER_TOP
 from waltzctl.render.cluster_view import top_lines
 
@@ -42,3 +49,27 @@ def test_who_does_not_answer_is_named_with_the_reason() -> None:
     assert told[0] == "05:06:07 UTC   2 of 3 storage nodes, 0 of 1 log servers answer"
     assert told[1:3] == ["n2:1 does not answer: n2:2: nobody listens", "s:1 does not answer: s:1: nobody listens"]
     assert told[-1].endswith("n0:1 out of service: quarantined, n2:1 does not answer  n0:1, n2:1")
+
+
+def test_a_look_at_one_partition_reads_the_metadata_of_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a cluster of 40: each look of the live view read those of all, as many requests to ZooKeeper."""
+    where = tmp_path / "meta"
+    assert invoke("cluster", "create", "--metadata", where, "--partitions", 40).status == 0
+    read: list[int] = []
+    real = PartitionSessions.partition
+
+    async def partition(self: PartitionSessions, number: int) -> Any:
+        read.append(number)
+        return await real(self, number)
+
+    monkeypatch.setattr(PartitionSessions, "partition", partition)
+    look = ("cluster", "top", "--metadata", where, "--once", "--format", "json")
+    every = json.loads(invoke(*look).out)["partitions"]
+    assert read == list(range(40))
+    read.clear()
+    found = json.loads(invoke(*look, "--partition", "7,31").out)
+    assert (read, found["partitions"]) == ([7, 31], [every[7], every[31]])
+    beyond = invoke(*look, "--partition", "40")
+    assert (beyond.status, "partition 40 does not exist: they are 0 to 39" in beyond.err) == (2, True)

@@ -67,6 +67,44 @@ def test_a_range_has_its_records_where_data_files_were_swapped(
         assert ids(list(dump_records(storage, first=first, last=last, reverse=reverse))) == wanted, (first, last)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("lost", "moved", "name"), [(10, 10, 40), (0, 0, 40), (10, 30, 10), (20, 30, 20), (30, 0, 30), (30, 10, 30)]
+)
+def test_a_range_has_its_records_where_a_segment_has_a_name_outside_of_it(
+    tmp_path: Path, lost: int, moved: int, name: int, reverse: bool
+) -> None:
+    """Its own name is free, and it has one where names and indexes agree: the ids were told as missing, or not at all."""
+    storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=SIZE, local_low_water_mark=5)
+    for path in (seg, idx):
+        path(storage, 0, lost).rename(tmp_path / "lost")
+        (tmp_path / "lost" if lost == moved else path(storage, 0, moved)).rename(path(storage, 0, name))
+    whole = list(dump_records(age(storage), reverse=reverse))
+    gaps = [one for one in whole if isinstance(one, Finding) and one.missing]
+    for first, last in [
+        *((one, one) for one in range(40)),
+        (9, 10),
+        (5, 25),
+        (None, 12),
+        (17, None),
+        (30, None),
+        (39, 50),
+    ]:
+        wanted = range(first or 0, 40 if last is None else last + 1)
+        items = list(dump_records(storage, first=first, last=last, reverse=reverse))
+        assert ids(items) == [one for one in ids(whole) if one in wanted], (first, last)
+        told = [one for one in items if isinstance(one, Finding) and one.missing]
+        meeting = [
+            one
+            for one in gaps
+            if range(
+                max(wanted.start, one.transaction_id or 0),
+                min(wanted.stop, (one.transaction_id or 0) + (one.missing or 0)),
+            )
+        ]
+        assert told == meeting, (first, last)
+
+
 @pytest.mark.parametrize(
     ("here", "most", "first", "found"),
     [
@@ -80,7 +118,7 @@ def test_of_another_machines_files_a_few_headers_are_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, most: int, first: int, found: bool
 ) -> None:
     """Of a range that goes on to the end."""
-    monkeypatch.setattr(partition_runs, "_REMOTE_HEADERS", most)
+    monkeypatch.setattr(partition_runs, "REMOTE_HEADERS", most)
     monkeypatch.setattr(partition_runs.places, "on_this_machine", lambda path: here)
     storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=SIZE)
     swap(seg(storage, 0, 0), seg(storage, 0, 30))

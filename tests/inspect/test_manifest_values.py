@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.builders import KEY, with_marks
+from tests.counted import Counted
 from tests.inspect.helpers import codes
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
@@ -375,3 +377,42 @@ def test_the_order_of_names_in_a_manifest_does_not_matter(tmp_path: Path, backwa
     files = made.files[::-1] if backwards else made.files
     (tmp_path / "manifest").write_bytes(replace(made, files=files).encode())
     assert [said(found, tmp_path / "s") for found in opened(tmp_path).findings(ReadLimits())] == [GROWN]
+
+
+class CountedReports(dict[str, SegmentReport]):
+    """Reports that count how often they are looked through."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
+
+
+def test_many_partitions_are_looked_through_once_and_not_for_each(tmp_path: Path) -> None:
+    """When a manifest is written, and when it is compared with a directory in which all of them went on."""
+    number = 300
+    control = initial_control(Layout.RELEASED, KEY, number, 1)
+    files = {CONTROL_FILE_NAME: control.encode()}
+    for one in range(number):
+        files |= pair(one, 0)
+    lay(tmp_path / "s", files)
+    writing = opened(tmp_path)
+    assert writing.writing
+    reports = CountedReports()
+    for one in range(number):
+        job = SegmentJob(tmp_path / "s" / str(one), 0, one, storage=tmp_path / "s")
+        reports[str(one)] = SegmentReport(job, 0, last_id=one)
+    writing._reports = reports
+    made = writing._make(ReadLimits())
+    assert [one.last_transaction_id for one in made.partitions] == list(range(number))
+    assert reports.looks <= 3
+    (tmp_path / "manifest").write_bytes(made.encode())
+    lay(tmp_path / "s", {f"{one}/{segment_name(0)}": b"data and more" for one in range(number)})
+    comparing = opened(tmp_path)
+    assert comparing._manifest is not None
+    counted = Counted(comparing._manifest.partitions)
+    comparing._manifest = replace(comparing._manifest, partitions=counted)
+    found = [(one.code.value, one.partition, one.transaction_id) for one in comparing.findings(ReadLimits())]
+    assert found == [("manifest-grown", one, one + 1) for one in range(number)]
+    assert counted.handed <= 3 * number

@@ -19,8 +19,8 @@ _VOUCHED = ("tests/inspect/test_manifest_values.py", "tests/inspect/test_one_ste
 INSPECT: tuple[Slip, ...] = (
     Slip(
         "engine/inspect/partition_runs.py",
-        "all(begins_with(job) == job.first for job in named[:asked]):\n            return named",
-        "True:\n            return named",
+        "return named if all(begins_with(job) == job.first for job in asked) else self.jobs",
+        "return named",
         ("tests/inspect/test_dump.py", "tests/spark/test_pushdown.py"),
         "a range of transactions is empty, though all of them are whole, where data files were swapped",
     ),

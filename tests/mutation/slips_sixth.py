@@ -136,7 +136,7 @@ SIXTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover.py",
-        "accepted=of_partition(ledger.losses, number),",
+        "accepted=ledger.of_partition(number),",
         "accepted=ledger.losses,",
         ("tests/repair/test_accepted_losses.py::test_a_torn_end_behind_an_accepted_loss_is_an_ordinary_one",),
         "a loss that was accepted in one partition excuses the same ids in every other",

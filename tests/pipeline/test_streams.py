@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from tests.builders import build_directory, make_records
+from tests.builders import build_directory, make_records, write_segment
 from tests.spark.nodes import served
 from tests.spark.object_store import running_store
 from tests.spark.streaming import SCHEMA, damage
@@ -268,6 +268,37 @@ def test_transactions_that_no_replica_has_are_told_also_where_they_are_one(tmp_p
         [(None, 40, more)] if more else []
     )
     assert differing.run() == []
+
+
+@pytest.mark.parametrize("behind", [0, 1, 50])
+@pytest.mark.parametrize("length", [1, 20, 21, 10**9])
+@pytest.mark.parametrize("limit", [None, 3 * 10**8])
+def test_a_hole_that_no_replica_holds_costs_the_same_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int, length: int, limit: int | None
+) -> None:
+    """In the middle, and at the end of what is committed; it was planned in pieces, and told in as many rows."""
+    monkeypatch.setattr(agreement_module, "CHUNK", 10)
+    stop = 40 + length
+    paths = [tmp_path / "1", tmp_path / "2"]
+    for path in paths:
+        build_directory(path, {0: 40}, local_low_water_mark=stop + behind - 1)
+        if behind:
+            write_segment(path / "0", make_records(behind, first=stop))
+    planned: list[int] = []
+    real = agreement_module.AgreementReader._chunk
+
+    def chunk(self: Any, place: str, number: int, first: int, *rest: Any) -> Any:
+        planned.append(first)
+        return real(self, place, number, first, *rest)
+
+    monkeypatch.setattr(agreement_module.AgreementReader, "_chunk", chunk)
+    found, told = Query("transactions", *paths).run(limit), Query("differences", *paths).run(limit)
+    assert ids(found) == [*range(40), *range(stop, stop + behind)]
+    assert {row["replicas"] for row in found} == {2}
+    assert told[0]["transaction_id"] == 40
+    assert all(row["finding"] == "acknowledged-missing" and row["node"] is None for row in told)
+    assert sum(row["missing"] for row in told) == length
+    assert len(planned) < 20_000
 
 
 def test_a_batch_whose_last_record_is_another_one_by_now_is_not_read(tmp_path: Path) -> None:

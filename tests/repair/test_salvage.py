@@ -319,6 +319,33 @@ def test_several_clusters_must_be_told_apart(tmp_path: Path) -> None:
     assert_clean(report)
 
 
+def test_what_only_its_ids_give_to_another_cluster_is_doubtful(tmp_path: Path) -> None:
+    """It is of the cluster that is asked for, whose records in front of it are lost: it was counted as the other one's."""
+    mine, others = make_records(9, partition=1), make_records(5, partition=2, seed=1)
+    lost = encode_records(make_records(20))[0][5:]
+    parts = [data_file(mine, partition=1), data_file(others, partition=0, key=OTHER)]
+    behind = [encode_records(make_records(3, first=first))[0] for first in (5, 8)]
+    for name, data in (
+        ("1", b"".join(parts)),
+        ("2", b"?" * 99 + behind[0]),
+        ("3", b"?" * 99 + behind[1]),
+        ("4", lost[:50]),
+    ):
+        (tmp_path / name).write_bytes(data)
+    sources = [tmp_path / name for name in ("1", "2", "3", "4")]
+    report = salvage(sources, to=tmp_path / "to", cluster_key=KEY)
+    assert records_in(report.path) == {1: mine}
+    assert (report.doubtful_records, report.elsewhere) == (6, 5)
+    assert {one.reason for one in report.doubtful} == {
+        f"its ids alone continue partition 0 of {OTHER}, and no header tells its cluster"
+    }
+    assert report.exit_status_name == "damage-remains"
+    assert_adds_up(report)
+    told = salvage(sources, to=tmp_path / "other", cluster_key=OTHER)
+    assert (told.written, told.doubtful_records, told.elsewhere) == (11, 0, 9)
+    assert told.partitions[0].by_witness == {"header": 5, "continuation": 6}
+
+
 def test_a_cluster_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(data_file(make_records(10)))
     with pytest.raises(NotWaltzError, match=f"10 of cluster {KEY}"):

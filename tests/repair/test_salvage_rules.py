@@ -383,7 +383,8 @@ LEADING = Chain(header(4, 0, 0), [run(0, 3, 128, says=4), run(5, 2, 500, says=4)
         (Chain(None, [run(70, 2, 0)]), {"partition": 9, "key": KEY}, (KEY, 9, "caller")),
         (Chain(None, [run(70, 2, 0)]), {"partition": 9, "key": OTHER}, None),
         (Chain(None, [run(70, 2, 0, says=6)]), {"trusted": True, "key": OTHER}, None),
-        (Chain(None, [run(7, 2, 0)]), {"key": OTHER}, (KEY, 4, "continuation")),
+        (Chain(None, [run(7, 2, 0)]), {"key": OTHER}, None),  # by a continuation alone nothing is another cluster's
+        (Chain(None, [run(7, 2, 0)]), {"key": KEY}, (KEY, 4, "continuation")),
     ],
 )
 def test_whose_a_chain_without_a_header_is(
@@ -434,8 +435,13 @@ def test_continuations_follow_one_another_and_two_that_could_do_tell_nothing() -
     assert doubts == [(9, "partition")]
     second = Chain(header(5, 0, 0, source=1), [run(0, 7, 128, source=1, says=5)])
     assert whose([LEADING, second, Chain(None, [run(7, 2, 500)])])[1] == [(7, "partition")]
-    told = whose([LEADING, second, Chain(None, [run(7, 2, 500, says=5)])], trusted=True, key=OTHER)[0]
-    assert told[-1] == (7, KEY, 5, "continuation", 2)
+    third = Chain(header(9, 0, 0, source=2, key=OTHER), [run(0, 1, 128, source=2, says=9)])
+    behind = [Chain(None, [run(7, 2, 500, says=5)]), Chain(None, [run(9, 1, 900, says=5)])]
+    for key in (None, KEY):
+        told = whose([LEADING, second, third, *behind], trusted=True, keys=(KEY, OTHER), key=key)[0]
+        assert told[-2:] == [(7, KEY, 5, "continuation", 2), (9, KEY, 5, "continuation", 1)]
+    doubts = whose([LEADING, second, third, *behind], trusted=True, keys=(KEY, OTHER), key=OTHER)[1]
+    assert doubts == [(7, "cluster"), (9, "cluster")]
 
 
 @pytest.mark.parametrize(

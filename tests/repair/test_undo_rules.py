@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.builders import make_records, segment_header
+from tests.counted import Counted, CountedName
 from tests.repair.trees import Crash, crashing_when, snapshot
 from tests.repair.twelve import RECORDS, Damage, Twelve
 from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
@@ -592,6 +593,22 @@ def test_a_file_that_comes_back_is_told_from_those_that_stay(tmp_path: Path) -> 
     ]  # fmt: skip
     unknown = undo_conditions._Judgement(entry, 0, None, touched)
     assert [one.since for one in unknown._now] == [True, False, True], "all but what it touched may have come since"
+
+
+def test_a_repair_of_many_partitions_is_judged_by_looking_through_its_files_once(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 5")
+    (entry,) = list_entries(d.root)
+    assert entry.partitions is not None
+    CountedName.compared = 0
+    names = [CountedName(f"{number}/{segment_name(0)}") for number in range(1, 301)]
+    more = [KeptFile(name, None, None) for name in names]
+    lefts = Counted([*entry.partitions, *(PartitionLeft(number, None, ()) for number in range(1, 301))])
+    assert [*obstacles(replace(entry, files=(*entry.files, *more), partitions=lefts))] == []
+    assert lefts.handed <= 3 * len(lefts)
+    assert CountedName.compared <= 3 * len(names)
+    begin(d, 6)
+    (found,) = obstacles(replace(entry, files=(*entry.files, *more), partitions=lefts))
+    assert found == next(obstacles(entry))
 
 
 @pytest.mark.parametrize("control", [True, False])

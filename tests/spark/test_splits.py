@@ -21,7 +21,9 @@ from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import dump_of, dumped, examples, in_order, packets, read
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import resync, scanner
 from waltzctl.engine.spark import batch_read, segment_parts
@@ -55,6 +57,69 @@ def test_of_bytes_whose_search_was_given_up_nothing_is_called_missing_in_the_row
     rows = read(age(storage), splitSize=size)
     assert [row["finding"] for row in rows if row["finding"] is not None] == ["record-length"]
     assert in_order(rows) == in_order(dumped(storage))
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("hurt", [None, *range(10)])
+def test_a_gap_behind_a_segment_whose_last_part_has_no_record_of_its_own_is_told(
+    tmp_path: Path, hurt: int | None, index: bool
+) -> None:
+    """The part before it reads its bytes as well (damage at the border, a large record, ids behind the end)."""
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20)
+    for path in (seg, idx):
+        path(storage, 0, 10).unlink()
+    if hurt is not None:
+        flip(seg(storage, 0, 0), HEADER_SIZE + 60 * hurt + 45)
+    if not index:
+        idx(storage, 0, 0).unlink()
+    for size in (100, 150, 300):
+        assert in_order(read(age(storage), splitSize=size)) == in_order(dumped(storage))
+        for first, last in ((8, 15), (9, None), (10, 19), (15, None), (0, 9)):
+            given = {"minTransactionId": first} | ({} if last is None else {"maxTransactionId": last})
+            told = [(row["transaction_id"], row["missing"]) for row in read(storage, splitSize=size, **given)]
+            found = dump_records(storage, first=first, last=last)
+            lost = [(one.transaction_id, one.missing) for one in found if isinstance(one, Finding) and one.missing]
+            assert [one for one in told if one[1]] == lost, (size, first, last)
+
+
+@pytest.mark.parametrize("size", ["128MiB", "300"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        (10, 0, 20, 30),
+        (0, 20, 10, 30),
+        (0, 30, 20, 10),
+        (30, 20, 10, 0),
+        (0, None, 20, 10),  # the second one has the name behind the last one
+        (0, 20, 10, None),
+        (30, 10, None, 0),  # a gap behind what is the last one by its name
+        (30, 10, None, None),
+        (0, 30, 10, 10),
+        (0, 0, 20, 10),
+        (20, 30, 0, 20),
+        (10, 20, 0, 10),  # an overlap of two that are no neighbours by their names
+    ],
+    ids=str,
+)
+def test_segments_of_as_many_records_under_other_names_tell_the_gaps_of_a_dump(
+    tmp_path: Path, size: str, held: tuple[int | None, ...]
+) -> None:
+    """What the names and sizes say is right, and what lies in them begins elsewhere: `held` is what each of them holds."""
+    storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=20)
+    contents = {first: [path(storage, 0, first).read_bytes() for path in (seg, idx)] for first in (0, 10, 20, 30)}
+    for name, first in zip(contents, held, strict=True):
+        for number, path in enumerate((seg, idx)):
+            path(storage, 0, name).unlink()
+            if first is not None:
+                path(storage, 0, name).write_bytes(contents[first][number])
+    rows = read(age(storage), splitSize=size)
+    assert in_order(rows) == in_order(dumped(storage))
+    if None not in held and len({*held}) == 4:
+        assert {row["finding"] for row in rows} == {None, "segment-name"}
+        with pytest.raises(DamageError) as told:
+            read(storage, splitSize=size, failOnDataLoss=True)
+        assert "segment-gap" not in str(told.value)
+        assert "segment-overlap" not in str(told.value)
 
 
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)

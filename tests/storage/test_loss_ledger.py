@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.counted import Counted
 from tests.repair.trees import recording
 from waltzctl.engine.losses import without
 from waltzctl.engine.storage import loss_ledger
-from waltzctl.engine.storage.loss_ledger import forget_partition, ledger_path, of_partition, read_ledger, still_lost
+from waltzctl.engine.storage.loss_ledger import forget_partition, ledger_path, read_ledger, still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
 
 LOSS = AcceptedLoss(1, 10, 19, 9, "2026-11-22T08:51:18.000Z", "test")
@@ -29,11 +30,19 @@ def test_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ledger_path(tmp_path) == tmp_path / loss_ledger.LEDGER_NAME
     path = write(tmp_path, encode_ledger(LOSSES))
     assert read_ledger(tmp_path) == Ledger(LOSSES)
-    assert of_partition(LOSSES, 1) == LOSSES[1:3]
-    assert of_partition(LOSSES, 3) == of_partition(LOSSES, None) == ()
+    ledger = read_ledger(tmp_path)
+    assert ledger.of_partition(1) == LOSSES[1:3]
+    assert ledger.of_partition(3) == ledger.of_partition(None) == ()
     for limit, fault in ((0, None), (-1, "it is cut off")):
         monkeypatch.setattr(loss_ledger, "_LIMIT", path.stat().st_size + limit)
         assert read_ledger(tmp_path).fault == fault
+
+
+def test_losses_of_many_partitions_are_looked_through_once_and_not_for_each() -> None:
+    losses = Counted(replace(LOSS, partition=number) for number in range(300))
+    ledger = Ledger(losses)
+    assert [ledger.of_partition(number) for number in range(300)] == [(one,) for one in losses]
+    assert losses.handed <= 3 * len(losses)
 
 
 def test_forgetting_a_partition(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def run(
             before: ClusterOverview | None = None
             async with location.open() as store:
                 while True:
-                    found = await observe(await read_cluster_state(store), reach, before, wanted)
+                    found = await observe(await read_cluster_state(store, wanted), reach, before, wanted)
                     _show(console, found, drawn=drawn)
                     before = found
                     if once:

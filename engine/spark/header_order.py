@@ -1,0 +1,75 @@
+"""Which segments of a partition follow one another by their headers.
+
+A read is planned in the order of names, without opening files.  Where two segments do not join in that order, one of them, or the
+one that is missing between them, may have another one's name: then the headers tell what lies beside what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import PurePath
+
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.inspect.partition_runs import REMOTE_HEADERS
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.verification import ENDS_ONLY
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import view_partition
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsBeside:
+    """The segments in front of one and behind it, by their headers; None at the ends of the log."""
+
+    in_front: SegmentJob | None
+    behind: SegmentJob | None
+
+
+class HeaderOrder:
+    """The order of the segments of partitions, by their headers.  Those of a partition are read once, when first asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[PurePath, list[SegmentJob]] = {}
+
+    def neighbours(self, job: SegmentJob) -> SegmentsBeside | None:
+        """The neighbours of a segment; None where they are not known: files that were removed, or too many behind a URL."""
+        row = self._row(job)
+        place = next((number for number, one in enumerate(row) if one.first == job.first), None)
+        if place is None:
+            return None
+        return SegmentsBeside(row[place - 1] if place else None, row[place + 1] if place + 1 < len(row) else None)
+
+    def joins_by_name(self, job: SegmentJob, limits: ReadLimits) -> bool:
+        """Whether the segment with the next name begins where this one ends; of the last one, whether its name is right."""
+        after = next((one for one in sorted(self._row(job), key=attrgetter("first")) if one.first > job.first), None)
+        report = check_segment(job, ENDS_ONLY, limits)
+        return report.begins == job.first if after is None else report.next_id == begins_with(after)
+
+    def last_by_name(self, job: SegmentJob) -> SegmentJob:
+        """The segment of a segment's partition with the last name."""
+        return max(self._row(job), key=attrgetter("first"))
+
+    def _row(self, job: SegmentJob) -> list[SegmentJob]:
+        if job.directory not in self._known:
+            self._known[job.directory] = _by_headers(job)
+        return self._known[job.directory]
+
+
+def _by_headers(job: SegmentJob) -> list[SegmentJob]:
+    try:
+        segments = view_partition(job.directory, job.partition).data_segments
+    except (NotWaltzError, DiskReadError):
+        return []
+    if len(segments) > REMOTE_HEADERS and not places.on_this_machine(job.directory):
+        return []
+    firsts = [one.first_transaction_id for one in segments]
+    jobs = [
+        replace(job, first=first, last=following is None, bytes=one.data.size, following=following)
+        for one, first, following in zip(segments, firsts, [*firsts[1:], None], strict=True)
+        if one.data is not None
+    ]
+    begins = {one.first: begins_with(one, own=True) for one in jobs}
+    return sorted(jobs, key=lambda one: (begins[one.first], one.first))
