@@ -16,6 +16,8 @@ _BYTES = {"": 1, "b": 1} | {
     for tail, base in (("", 1024), *_TAILS)
 }
 
+MAX_DURATION = 36_500 * 86_400
+"""Seconds: the system cannot wait for 300 years, and nobody means to wait for one hundred."""
 MAX_PARTITION = 2**31 - 1
 MAX_LISTED = 1_000_000
 """Partitions in one range, at most: a longer range is a typing error, and its list would fill the memory."""
@@ -37,7 +39,10 @@ def _amount(text: str, units: dict[str, float] | dict[str, int], example: str) -
 
 def parse_duration(text: str) -> float:
     """Seconds from text such as ``30s``, ``5m``, ``2h``, ``30d`` or a bare number.  Raises ValueError."""
-    return float(_amount(text, _SECONDS, "30s, 5m, 2h or 30d"))
+    seconds = float(_amount(text, _SECONDS, "30s, 5m, 2h or 30d"))
+    if seconds > MAX_DURATION:
+        raise ValueError(f"{text!r} must be at most {MAX_DURATION // 86_400}d")
+    return seconds
 
 
 def parse_rate(text: str) -> int:

@@ -4,6 +4,9 @@ A node writes an index entry, then a record's header, its data and its checksum;
 then the new data file, empty at first.  A reader in between sees a torn tail, an index that is too long, an index without a data
 file, or a header that is too short.  A finding of this kind counts only if the files are *quiet*: they did not change while they
 were read, nor for QUIET seconds before; for QUIET_WHEN_HELD seconds while a process holds the directory's lock.
+
+A modification time in the future says nothing: the clock was set back, or a file server's clock is ahead, and somebody may be
+writing at this moment.  Then the files are looked at for so many seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import FileState
-from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
+from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name, segment_name
 
 QUIET = 0.5
 """Seconds without a change after which no writer is in the middle of a record."""
@@ -26,6 +29,8 @@ LOOKS = 40
 """How often the files are compared, at most."""
 LOOKS_WHEN_HELD = 4
 """The same while a process holds the lock.  Fewer are enough: recent changes count as being written however often one looks."""
+LOOKS_WHEN_AHEAD = 64
+"""The same when the lock is held and the files' times are in the future: enough for QUIET_WHEN_HELD seconds."""
 PAUSE = 0.005
 """Seconds; the pause before look n (from 1) is PAUSE * 2**n, at most LONGEST_PAUSE."""
 LONGEST_PAUSE = 0.1
@@ -36,8 +41,14 @@ def states(*paths: PurePath) -> tuple[FileState | None, ...]:
     return tuple(FileState.of(path) for path in paths)
 
 
-def has_later_segment(directory: PurePath, first: int) -> bool:
-    """Whether there is a data file with a larger id, so that no node appends to the segment `first` any more."""
+def has_later_segment(directory: PurePath, first: int, following: int | None = None) -> bool:
+    """Whether there is a data file with a larger id, so that no node appends to the segment `first` any more.
+
+    `following`: the id of one that was there.  As long as it is, the directory is not listed: where thousands of segments lost
+    their indexes, a listing for each takes minutes.
+    """
+    if following is not None and following > first and places.still_named(directory / segment_name(following)):
+        return True
     try:
         names = places.names(directory)
     except (OSError, DiskReadError):
@@ -58,6 +69,8 @@ class Watch:
     """A directory whose modification time counts as well: creating and removing files changes it."""
     looks: int = 0
     """Number of looks so far."""
+    ahead: bool = False
+    """Whether the last look found a time in the future."""
     unchanged_since: float | None = None
     """Monotonic time of the first look that saw the current states; None before it."""
     before: tuple[FileState | None, ...] = ()
@@ -83,26 +96,32 @@ class Watch:
             return True
         if self.held and not self.looks:
             return False
-        if self.quiet_now():
+        age, enough = self._age(), QUIET_WHEN_HELD if self.held else QUIET
+        self.ahead = age < 0
+        if age >= enough:
             return True
         moment = time.monotonic()
         self.unchanged_since = moment if self.unchanged_since is None else self.unchanged_since
-        return not self.held and moment - self.unchanged_since >= QUIET
+        return (self.ahead or not self.held) and moment - self.unchanged_since >= enough
 
     def quiet_now(self) -> bool:
         """As `quiet`, by the modification times of one look.  A time in the future (wrong clock) counts as long ago."""
+        age = self._age()
+        return self.limits.exclusive or age < 0 or age >= (QUIET_WHEN_HELD if self.held else QUIET)
+
+    def _age(self) -> float:
+        """Seconds since the last modification, by the clock; negative if that is in the future."""
         times = [state.modified_ns for state in self.before if state is not None]
         if self.directory is not None:
             changed = places.directory_modified_ns(self.directory)
             if changed is not None:
                 times.append(changed)
-        age = time.time() - max(times, default=0) / 1e9
-        return self.limits.exclusive or age < 0 or age >= (QUIET_WHEN_HELD if self.held else QUIET)
+        return time.time() - max(times, default=0) / 1e9
 
     def wait(self) -> bool:
         """Pause before the next look; False if the looks are used up.  Raises CutShort."""
         self.looks += 1
-        if self.looks >= (LOOKS_WHEN_HELD if self.held else LOOKS):
+        if self.looks >= (LOOKS if not self.held else LOOKS_WHEN_AHEAD if self.ahead else LOOKS_WHEN_HELD):
             return False
         self.limits.pause(min(PAUSE * 2 ** min(self.looks, 6), LONGEST_PAUSE))
         return True

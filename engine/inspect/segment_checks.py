@@ -339,7 +339,8 @@ class SegmentCheck:
 
     def look_behind(self) -> bool:
         """Update `job.last`, after a roll-over or a truncation; returns whether it changed."""
-        last = self.job.name is not None or not has_later_segment(self.job.directory, self.job.first)
+        job = self.job
+        last = job.name is not None or not has_later_segment(job.directory, job.first, job.following)
         if last == self.job.last:
             return False
         self.job = replace(self.job, last=last)

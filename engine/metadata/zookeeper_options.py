@@ -45,7 +45,7 @@ class ZooKeeperOptions:
     cluster_root: str = setting("the cluster's path in ZooKeeper", ZNODE, key="cluster.root")
     session_timeout: float = setting(
         "session timeout of ZooKeeper, in milliseconds",
-        MILLISECONDS,
+        MILLISECONDS.within(above=0, most=(2**31 - 1) / 1000),  # a message to ZooKeeper has 32 bits for it
         default=30.0,
         key="zookeeper.sessionTimeout",
         name="zookeeper-session-timeout",

@@ -68,7 +68,8 @@ def remove_partial_catalog(project: Project) -> None:
             lock = stack.enter_context(open(catalog / "dbex.lck", "r+b"))
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Derby's own lock
         except FileNotFoundError:  # Derby creates the lock file some hundredths of a second after the directory
-            if {*os.listdir(catalog)} - {"tmp", "db.lck"} or time.time() - catalog.stat().st_mtime < _CATALOG_CREATION:
+            age = time.time() - catalog.stat().st_mtime  # negative: the clock was set back since
+            if {*os.listdir(catalog)} - {"tmp", "db.lck"} or abs(age) < _CATALOG_CREATION:
                 return
         except OSError:  # another run is creating the catalog
             return

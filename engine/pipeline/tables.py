@@ -237,11 +237,13 @@ class Tables:
         )
         at, whole = functions.col("at"), Window.partitionBy(*_PLACE)
         following = functions.lead("at").over(Window.partitionBy(*_PLACE, "dimension").orderBy("value"))
-        lasted = functions.when(functions.col("dimension") == "segment", following - at).otherwise(
-            functions.max("at").over(whole) - functions.min("at").over(whole)
-        )
-        seconds = functions.nullif(lasted, functions.lit(0.0)).alias("seconds")
-        return sums.select("*", seconds).where("records > 0").selectExpr(
+        timed = sums.select("*", (following - at).alias("lasted"))
+        lasted = functions.col("lasted")
+        set_back = functions.coalesce(functions.min("lasted").over(whole), functions.lit(0.0)) < 0
+        span = functions.max("at").over(whole) - functions.min("at").over(whole)
+        lasted = functions.when(functions.col("dimension") == "segment", lasted).when(~set_back, span)
+        seconds = functions.when(lasted > 0, lasted).alias("seconds")  # a clock that was set back tells nothing
+        return timed.select("*", seconds).where("records > 0").selectExpr(
             *keys, *amounts, "first_transaction_id", "last_transaction_id", "seconds",
             "records / seconds AS records_per_second", "bytes / seconds AS bytes_per_second",
         )  # fmt: skip

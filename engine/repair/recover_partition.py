@@ -321,11 +321,26 @@ def _covered(context: RepairContext, first: int, stop: int) -> bool:
 def _holds_listed(context: RepairContext, part: RepairedSegment) -> bool:
     """Whether the other segments will hold the records that an index without data lists, found or restored from a replica."""
     orphan = SegmentView(context.partition, part.first, None, part.index)
-    planned = [(one.first, one.content) for one in context.segments if one.content is not None]
+    planned = [
+        (one.first, one.content)
+        for one in context.segments
+        if one.content is not None and not _ends_in_front_of(one, part.first)
+    ]
     try:
         return listed_in(orphan, planned)
     except (DiskReadError, FileNotFoundError):
         return False
+
+
+def _ends_in_front_of(part: RepairedSegment, transaction_id: int) -> bool:
+    """Whether a segment was read to its end, stays as it is, and has nothing from this id on: then it is not read again.
+
+    Where many data files are lost, each of their indexes would have all others read.
+    """
+    survey = part.survey
+    return (
+        survey is not None and not survey.losses and part.content is part.original and survey.next_id <= transaction_id
+    )
 
 
 def _following(context: RepairContext, part: RepairedSegment) -> int | None:

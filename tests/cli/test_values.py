@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -84,6 +86,14 @@ def test_ranges_that_cannot_be_meant(text: str) -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
+
+
+def test_a_duration_that_no_call_of_the_system_waits_for() -> None:
+    """Waiting for it was an OverflowError."""
+    assert parse_duration("36500d") < threading.TIMEOUT_MAX
+    for text in ("36500.1d", "110000d", "999999999999999999"):
+        with pytest.raises(ValueError, match="must be at most 36500d"):
+            parse_duration(text)
 
 
 @pytest.mark.parametrize(

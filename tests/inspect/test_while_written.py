@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header
-from tests.inspect.helpers import age, cut, flip, idx, patch, seg
+from tests.inspect.helpers import age, cut, flip, idx, patch, run, seg
+from waltzctl.engine.findings import Code
 from waltzctl.engine.inspect import live
 from waltzctl.engine.inspect import read_limits as bounds
 from waltzctl.engine.inspect.live import LOOKS, LOOKS_WHEN_HELD, QUIET, QUIET_WHEN_HELD, Watch, has_later_segment
@@ -19,7 +20,7 @@ from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentChe
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.verification import VerifyOptions
-from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
+from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records, parse_name
 
 NOW = 2_000_000_000.0
 """Seconds since 1970."""
@@ -144,6 +145,37 @@ def test_a_file_whose_time_lies_is_quiet_when_it_did_not_change_for_a_while(
     assert not watch.quiet()
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_a_time_in_the_future_is_no_proof_that_nobody_writes(storage: Path, clock: Clock, held: bool) -> None:
+    """The clock was set back, or that of a file server is ahead: a node may be in the middle of a batch."""
+    for ahead in (0.02, 3600.0):
+        write(storage, 20, indexed=21, more=RECORDS[20].encode()[:50])
+        age(storage)
+        touched(seg(storage, 0, 0), clock.now + ahead)
+        writes = clock.now + 0.3
+
+        def go_on(at: float = writes, ahead: float = ahead) -> None:
+            if clock.now >= at:
+                write(storage, 22)
+                touched(seg(storage, 0, 0), clock.now + ahead)
+
+        clock.then = go_on
+        report = checked(storage, clock, lambda: None, held=held)
+        assert seen(report) == []
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_files_whose_times_are_in_the_future_are_quiet_when_nobody_changes_them(
+    storage: Path, clock: Clock, held: bool
+) -> None:
+    write(storage, 20, indexed=21, more=RECORDS[20].encode()[:50])
+    age(storage)
+    touched(seg(storage, 0, 0), 3600.0)
+    report = checked(storage, clock, lambda: None, held=held)
+    assert (seen(report), report.uncertain) == (["torn-tail"], False)
+    assert clock.now == pytest.approx(QUIET_WHEN_HELD if held else QUIET, abs=0.11)
+
+
 def test_a_change_is_told_once(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"")
@@ -181,6 +213,32 @@ def test_a_later_segment(tmp_path: Path, name: int, later: bool) -> None:
     (tmp_path / f"{name:019d}.seg").write_bytes(b"")
     assert has_later_segment(tmp_path, 20) == later
     assert not has_later_segment(tmp_path / "none", 20)
+
+
+def test_segments_in_front_of_others_are_judged_without_a_listing_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verify of thousands of segments without their indexes took minutes: each of them looked at the names of all others."""
+    storage = age(build_directory(tmp_path / "s", {0: [make_records(2, first=2 * k) for k in range(50)]}))
+    for index in (storage / "0").glob("*.idx"):
+        index.unlink()
+    age(storage)
+    parsed: list[str] = []
+
+    def counted(name: str) -> tuple[int, str] | None:
+        parsed.append(name)
+        return parse_name(name)
+
+    monkeypatch.setattr(live, "parse_name", counted)
+    findings, _ = run(storage)
+    assert sum(one.code is Code.INDEX_MISSING for one in findings) == 50
+    assert len(parsed) <= 2 * 50
+    path = storage / "0"
+    assert has_later_segment(path, 0, 2)
+    seg(storage, 0, 2).unlink()
+    assert has_later_segment(path, 0, 2)
+    assert not has_later_segment(path, 98, 100)
+    assert not has_later_segment(path, 98, 0)
 
 
 # --- limits -------------------------------------------------------------------------------------------------------------------

@@ -2863,9 +2863,9 @@ _INSPECT = (
     ),
     Equivalent(
         "engine/inspect/live.py",
-        "Watch.quiet_now",
-        "age = time.time() - max(times, default=0) / 1e9",
-        "age = time.time() - max(times, default=1) / 1e9",
+        "Watch._age",
+        "return time.time() - max(times, default=0) / 1e9",
+        "return time.time() - max(times, default=1) / 1e9",
         "a billionth of a second of half a century",
     ),
     Equivalent(

@@ -700,6 +700,10 @@ def test_what_the_settings_call_reloadable_is_what_a_node_puts_into_force() -> N
         (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "/r\x1f")), "characters that ZooKeeper takes"),
         (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "/\U0001f600")), "characters that ZooKeeper takes"),
         (NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "/r", 0.0)), "zookeeper.sessionTimeout must be"),
+        (
+            NodeOptions(Path("/d"), zookeeper=ZooKeeperOptions("a:1", "/r", 2_147_483.648)),
+            "zookeeper.sessionTimeout must be a whole number of milliseconds, more than 0 and at most 2147483647",
+        ),
         (NodeOptions(Path("/d"), graphite=GraphiteOptions("")), "hostname must not be empty"),
         (NodeOptions(Path("/d"), graphite=GraphiteOptions("g", 0)), "port must be a port, 1 to 65535, not 0"),
         (

@@ -627,7 +627,7 @@ def test_half_a_catalog_that_a_kill_left_is_removed(
 
 
 @pytest.mark.parametrize("files", [(), ("tmp",), ("tmp", "db.lck")])
-@pytest.mark.parametrize("age", [0, 60])
+@pytest.mark.parametrize("age", [0, 60, -3600])
 def test_a_catalog_without_even_a_lock_is_removed_when_nobody_can_be_making_it(
     tmp_path: Path, files: tuple[str, ...], age: int
 ) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.builders import digest
+from tests.builders import build_directory, digest, make_records
 from tests.repair.scenes import Scene, actions, codes, recover, undecided
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.scan.byte_source import ByteSource
+from waltzctl.engine.scan.columns import Damage, RecordRun
+from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.storage import orphans
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.formats.segment import Record
+from waltzctl.formats.segment import Record, segment_name
 
 
 def reach_over(scene: Scene, *, same: bool) -> None:
@@ -55,3 +61,24 @@ def test_other_records_under_the_same_ids_are_no_copy(scene: Scene, *, loss: boo
         assert storage.partitions[0].quarantined
     assert {name: one for name, one in digest(scene.root).items() if not name.startswith(".")} == before
     assert "index-orphan" in codes(scene.root)
+
+
+def test_an_index_is_compared_only_with_data_files_that_reach_its_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where many data files are lost, a plan read all others for each of their indexes."""
+    records = make_records(80)
+    segments = [records[place : place + 2] for place in range(0, 80, 2)]
+    root = build_directory(tmp_path / "s", {0: segments}, local_low_water_mark=-1)
+    for first in range(2, 80, 4):
+        (root / "0" / segment_name(first)).unlink()
+    scanned: list[int] = []
+
+    def counted(source: ByteSource, *, first_transaction_id: int) -> Iterator[RecordRun | Damage]:
+        scanned.append(first_transaction_id)
+        return summarise_records(source, first_transaction_id=first_transaction_id)
+
+    monkeypatch.setattr(orphans, "summarise_records", counted)
+    repair = plan_recover(root)
+    assert set(undecided(repair)) >= {"index-orphan"}
+    assert scanned == []
