@@ -100,12 +100,8 @@ class ActionTree(TyperGroup):
         place = next((param.metavar for param in self.params if param.param_type_name == "argument"), None)
         if place is None:  # the group has no argument
             return super().parse_args(ctx, own + rest)
-        action = next((word for word in rest[:2] if word in self.commands or word in ctx.help_option_names), None)
-        if (
-            action is not None
-            and action in self.commands
-            and any(word in ctx.help_option_names for word in (*own, *rest))
-        ):
+        action = next((word for word in rest[:2] if word in self.commands or word in ctx.help_option_names), "")
+        if action in self.commands and any(word in ctx.help_option_names for word in (*own, *rest)):
             # asked for before the group's argument is judged, so that a hint which names that as HOST:PORT can be followed
             self.commands[action].main(["--help"], prog_name=f"{ctx.command_path} {place} {action}")
         if rest and rest[0] in self.commands:

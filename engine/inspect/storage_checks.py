@@ -77,9 +77,8 @@ def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding
     """The finding that the ledger is damaged, or cannot be read, so that not all accepted losses are known."""
     if not scope.whole or scope.storage is None:
         return
-    if (
-        error := around.ledger_error
-    ) is not None:  # nothing is known to be damaged, and recover would read it as little
+    if (error := around.ledger_error) is not None:
+        # nothing is known to be damaged, and recover would read it as little
         path = ledger_path(scope.storage)
         yield make_finding(Code.READ_ERROR, path, str(error), storage_directory=scope.storage, offset=error.offset)
     elif around.ledger.fault is not None:

@@ -374,9 +374,8 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ):  # plan the chunk again, by the size of its records
                 count = wanted
                 continue
-            while (
-                chunk.hole and last < after.decided
-            ):  # each time twice as long, as long as no replica has anything there
+            while chunk.hole and last < after.decided:
+                # each time twice as long, as long as no replica has anything there
                 last = min(first + 2 * (last + 1 - first) - 1, after.decided)
                 wider = planned(last)
                 if not wider.hole:
