@@ -59,7 +59,9 @@ class Portions(LoadGroupScheduling):
         died_in = next(iter(tests))
         del tests[died_in]
         self.workqueue.update({name: left for name, left in work.items() if left})
-        for other in self.assigned_work:
+        for other in (
+            self.registered_collections.keys() & self.assigned_work.keys()
+        ):  # one that is new has still to collect
             self._reschedule(other)
         return died_in
 

@@ -113,6 +113,21 @@ def test_what_a_process_that_died_had_left_goes_to_the_others() -> None:
     assert sorted([*one.done, died_in, *other.done]) == list(range(len(NAMES)))
 
 
+def test_a_process_that_takes_the_place_of_one_that_died_gets_tests_once_it_has_collected_them() -> None:
+    """Where another one dies meanwhile, too."""
+    scheduler, (one, other) = started(NAMES, 2)
+    died_in = [one.waiting[0], other.waiting[0]]
+    scheduler.remove_node(one)  # type: ignore[arg-type]
+    new = Process(2)
+    scheduler.add_node(new)  # type: ignore[arg-type]
+    scheduler.remove_node(other)  # type: ignore[arg-type]
+    assert not new.portions
+    scheduler.add_node_collection(new, NAMES)  # type: ignore[arg-type]
+    scheduler.schedule()
+    run_to_the_end(scheduler, [new])
+    assert sorted([*died_in, *new.done]) == list(range(len(NAMES)))
+
+
 def test_what_is_done_is_kept_nowhere() -> None:
     scheduler, found = started(NAMES, 2)
     for _ in range(1000):
