@@ -103,7 +103,10 @@ class ActionTree(TyperGroup):
         action = next((word for word in rest[:2] if word in self.commands or word in ctx.help_option_names), "")
         if action in self.commands and any(word in ctx.help_option_names for word in (*own, *rest)):
             # asked for before the group's argument is judged, so that a hint which names that as HOST:PORT can be followed
-            self.commands[action].main(["--help"], prog_name=f"{ctx.command_path} {place} {action}")
+            names = ctx.help_option_names  # click keeps them for the command, for whoever asks it next
+            self.commands[action].main(
+                ["--help"], prog_name=f"{ctx.command_path} {place} {action}", help_option_names=names
+            )
         if rest and rest[0] in self.commands:
             raise typer.BadParameter(
                 f"{rest[0]} is an action; what it acts on stands in front of it", param_hint=f"'{place}'"

@@ -618,8 +618,8 @@ def test_a_ledger_that_cannot_be_read_is_a_fault(monkeypatch: pytest.MonkeyPatch
         raise error
 
     monkeypatch.setattr(targets, "read_ledger", failing)
-    assert targets._ledger(STORAGE) == Ledger(fault=str(error))
-    assert targets._ledger(None) == Ledger()
+    assert targets._ledger(STORAGE) == (Ledger(fault=str(error)), error)
+    assert targets._ledger(None) == (Ledger(), None)
 
 
 def test_an_end_that_can_be_read_again_is_no_longer_open() -> None:

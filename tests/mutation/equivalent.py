@@ -515,9 +515,6 @@ _CREATED = "beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_N
 _INPUTS = "return crc_kernel.tables(width), _function_address(way) if way in _FUNCTIONS else 0"
 _WIDTH = "width = int(way[5:]) // 64 if way in _FEATURES else 8"
 _MEMORY = "self.memory = memoryview(bytearray(size) if size <= _SMALL else mmap.mmap(-1, size))"
-_SUMMARISED = (
-    "source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=False, keep_data=False"
-)
 _JOINED = "if length < TWO_PASSES or length >= JOINED:"
 _WAYS = 'ways = {"crc": crc_sliced if kind == "table" else crc_called, "TWO_PASSES": 512 if kind == "table" else 4096}'
 _TRIED_ROOM = "out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)"
@@ -1020,8 +1017,8 @@ _SCAN = (
         Equivalent(
             "engine/scan/scanner.py",
             "summarise_records",
-            _SUMMARISED,
-            _SUMMARISED.replace(f"{name}=False", f"{name}=True"),
+            f"{name}=False,",
+            f"{name}=True,",
             "columns and bytes that nobody takes",
         )
         for name in ("wide", "keep_data")
