@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -105,8 +106,9 @@ class Endpoint:
     async def _keep_connected(self) -> None:
         """Connect, with retries, and tell all mounts.
 
-        A PeerError is retried with a growing pause, and so is an error that was not foreseen.  Any other WaltzError would come
-        again at each attempt and ends the mounts.
+        A PeerError is retried with a growing pause, and so is an error that was not foreseen, by a new connection: a second mount
+        request on one takes the appends between request and response for lost.  Any other WaltzError would come again at each
+        attempt and ends the mounts.
         """
         pause, waited, logged = 0.0, 0.0, ""
         while self._mounts:
@@ -127,6 +129,10 @@ class Endpoint:
             except Exception as error:  # for instance MemoryError: nobody else connects for the mounts
                 if logged != (logged := repr(error)):
                     self._log.error("%s is not reached, and is tried again and again", self.address, exc_info=error)
+                if self._current is not None:
+                    # a mount that was told of it is not to mount again beside its new appends
+                    with contextlib.suppress(Exception):
+                        await self._current.close()
             pause = self._options.pause_after(pause)
             await asyncio.sleep(pause)
             waited += pause

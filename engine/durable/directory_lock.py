@@ -168,18 +168,19 @@ class DirectoryLock:
 
         What is made by name from then on gets into that other directory.  After `release` nothing is checked.
         """
-        if not self._descriptors:
-            return
+        held = self._descriptors
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(self._state), os.fstat(self._descriptors[-1])):
+            if not held or os.path.samestat(os.stat(self._state), os.fstat(held[-1])):
                 return
+        if not self._descriptors:  # released by another thread meanwhile
+            return
         raise write_error(self._state.parent, None, moved())
 
     def release(self) -> None:
         """Release the locks; a second call does nothing."""
-        for descriptor in self._descriptors:
+        held, self._descriptors = self._descriptors, []
+        for descriptor in held:
             os.close(descriptor)
-        self._descriptors = []
 
     def __enter__(self) -> None:
         """The lock is held since `acquire`."""

@@ -130,8 +130,12 @@ _DELETED_AT_ONCE = 500
 _NONE_UNFIT: Mapping[str, str] = {}
 
 
+class RootTakenError(RefusedError):
+    """There is something at the root where a cluster was to be made."""
+
+
 async def create_cluster(store: MetadataStore, *, name: str, num_partitions: int, cluster_key: uuid.UUID) -> None:
-    """Create a cluster without storage nodes.  Raises RefusedError if there is one at this root, InvalidRequestError."""
+    """Create a cluster without storage nodes.  Raises RootTakenError if there is one at this root, InvalidRequestError."""
     if not 0 < num_partitions <= MAX_PARTITIONS:
         raise InvalidRequestError(f"{num_partitions} partitions; a cluster has 1 to {MAX_PARTITIONS}")
     await refuse_where_something_is(store)
@@ -156,13 +160,13 @@ async def create_cluster(store: MetadataStore, *, name: str, num_partitions: int
             )
         )
         return
-    raise RefusedError(f"{store.where}: somebody else made a cluster there at the same moment")
+    raise RootTakenError(f"{store.where}: somebody else made a cluster there at the same moment")
 
 
 async def refuse_where_something_is(store: MetadataStore) -> None:
-    """Raise RefusedError unless the root is missing or empty."""
+    """Raise RootTakenError unless the root is missing or empty."""
     if await store.exists("") is not None and ((await store.get(""))[0] or await store.children("")):
-        raise RefusedError(
+        raise RootTakenError(
             f"{store.where}: there is something already; nothing was changed",
             advice="choose another root, or look at it with waltzctl cluster show; a cluster that was made or deleted by half"
             " goes with waltzctl cluster delete",

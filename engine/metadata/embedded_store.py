@@ -386,6 +386,9 @@ class EmbeddedStore:
     # ---- tasks and close -----------------------------------------------------------------------------------------------
 
     def _begin_task(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+        if self._closing is not None:  # nobody would cancel it
+            work.close()
+            return
         self._tasks = [one for one in self._tasks if not one.done()]
         self._tasks.append(asyncio.ensure_future(work))
         if name is not None:

@@ -85,6 +85,7 @@ def collect_garbage(
     report = GcReport()
     with store.collection_lock:
         store.check_open(writing=True)
+        store.check_in_place()
         report.cut = store.blobs.cut_tails()  # on a full disk, the other steps need this space
         if (checkpoint and store.wal.has_records) or store.wal.num_files > store.options.max_log_files:
             report.checkpoint_size = make_checkpoint(store)
@@ -302,6 +303,7 @@ def _relocate(store: PageStorage, candidates: list[_Candidate], data: list[bytes
 
         if edits:
             store.check_open(writing=True)
+            store.check_in_place()
             store.log_and_apply(edits, apply)
     kept = {id(span) for _, span in valid}
     store.blobs.give_back(_unused(spans, kept))

@@ -284,13 +284,20 @@ class PageStorage(PageReader):
         """Take no more writes."""
         self._failure = self._failure or error
 
-    def commit(self, edits: list[Edit], judged: int | None = None) -> int:
-        """Commit edits whose data is in blob files; returns their sequence.  `judged`: see `_Ticket`.  Raises as `write`."""
+    def check_in_place(self) -> None:
+        """Take no more writes when the store was moved, or another one was put at its path.  Raises DiskWriteError.
+
+        Files are made and removed by name, and data that was placed before the next commit may lie in the other store.
+        """
         try:
             self._lock.check_in_place()
         except DiskWriteError as error:
-            self.fail(error)  # this data, and what is placed next, may lie in what was put in the store's place
+            self.fail(error)
             raise
+
+    def commit(self, edits: list[Edit], judged: int | None = None) -> int:
+        """Commit edits whose data is in blob files; returns their sequence.  `judged`: see `_Ticket`.  Raises as `write`."""
+        self.check_in_place()
         ticket = _Ticket(edits, judged)
         with self._queue_lock:
             self._queue.append(ticket)

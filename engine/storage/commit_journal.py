@@ -32,6 +32,7 @@ import contextlib
 import errno
 import logging
 import math
+import os
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -185,16 +186,23 @@ class CommitJournal:
         files: list[disk.WritableFile] = []
         try:
             with disk.replacing(path) as file:  # a later start would refuse to replace a half-written journal
+                # before it has its name, so that nobody takes it for one that was left
+                files += _open_and_hold(file.path)
                 for start in range(0, AREAS * area_size, _ZEROS):  # allocated blocks are flushed faster than new ones
                     file.write_at(start, bytes(min(_ZEROS, AREAS * area_size - start)))
                 for start, epoch in (0, 1), (area_size, 0):
                     head = AreaHeader(state.journal_id, owner, area_size, epoch)
                     file.write_at(start + header_offset(epoch), encode_area_header(head))
-            files += [disk.WritableFile.open(path) for _ in range(AT_A_TIME)]
-            _hold(files[0])
+                # another process may have made one since, which is not to be replaced
+                _remove_earlier_journal(path, owner)
+            for one in files:
+                one.path = path
+            if not _is_there(files[0], path):
+                raise _met(path)
             write_state(storage, state)
         except BaseException:
-            remove_file(path)
+            if files and _is_there(files[0], path):  # otherwise the one there is another process's
+                remove_file(path)
             _close(files)
             raise
         try:
@@ -340,7 +348,9 @@ class CommitJournal:
     def _open_segments(self, segments: Mapping[PurePath, int]) -> None:
         for path, partition in segments.items():
             if path not in self._segments:
-                self._segments[path] = _Segment(partition, disk.WritableFile.open(path))
+                file = disk.WritableFile.open(path)
+                self._control.check_in_place()  # otherwise it is the segment of a copy, whose flush keeps nothing of this one
+                self._segments[path] = _Segment(partition, file)
 
     @contextlib.contextmanager
     def _lock_released(self) -> Iterator[None]:
@@ -426,6 +436,7 @@ class CommitJournal:
 
     def _rewrite_segments(self, partition: int) -> None:
         """Write the journaled bytes of a partition into its segments, durably.  Raises DamageError, DiskError."""
+        self._control.check_in_place()
         areas = [self._files[0].read_at(area.start, self._area_size) for area in self._areas]
         write_back(self._storage, in_force(self.state, areas).get(partition, []), self._control.cluster_key)
 
@@ -438,7 +449,7 @@ class CommitJournal:
         self._changed.notify_all()
 
     def _retire(self) -> None:
-        """Make every segment durable, clear the control file's mark, and remove state file and journal."""
+        """Make every segment durable, clear the control file's mark, and remove state file and journal if they are this one's."""
         if self._retired:
             return
         for area in self._areas:
@@ -447,6 +458,11 @@ class CommitJournal:
                 area.unflushed.pop(path)
         self._control.set_journaled(False)
         self._retired = True
+        try:
+            self._control.check_in_place()
+        except DiskWriteError as error:  # a copy that was put in the directory's place has a mark and a state file, too
+            self._log.warning("%s: is left, for a copy: %s", self.state.path, error)
+            return
         remove_state(self._storage)
         remove_file(self.state.path)
 
@@ -543,13 +559,25 @@ def _remove_earlier_journal(path: Path, owner: uuid.UUID) -> None:
     disk.unlink(path)
 
 
-def _hold(file: disk.WritableFile) -> None:
-    """Lock the journal where that is possible, so that no other process takes it for one that was left.  Raises RefusedError."""
+def _open_and_hold(path: PurePath) -> list[disk.WritableFile]:
+    """The descriptors of a new journal, locked where that is possible.  Raises RefusedError, DiskWriteError."""
     try:
-        hold_file(file.fileno())
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            return  # the journal's device may have a file system without locks
-        raise RefusedError(
-            f"{file.path}: another process made a commit journal there at the same moment", advice="name another path"
-        ) from error
+        files = [disk.WritableFile.open(path) for _ in range(AT_A_TIME)]
+        hold_file(files[0].fileno())
+    except OSError as error:  # others: the journal's device may have a file system without locks
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.ENOENT):
+            raise _met(path) from error
+    return files
+
+
+def _met(path: PurePath) -> RefusedError:
+    return RefusedError(
+        f"{path}: another process made a commit journal there at the same moment", advice="name another path"
+    )
+
+
+def _is_there(file: disk.WritableFile, path: Path) -> bool:
+    """Whether this file is the one at `path`."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
+    return False

@@ -10,7 +10,6 @@ After a failed sync the contents of the disk are unknown: every further change i
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import uuid
@@ -162,9 +161,13 @@ class OpenControlFile:
         What is made by name from now on, such as a segment, would get into the other directory, and transactions that were
         acknowledged together would lie apart.
         """
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
             if os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
                 return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:  # a directory above that may no longer be entered, for instance
+            raise write_error(self.path, None, error) from error
         raise write_error(self.path, None, moved())
 
     def set_low_water_mark(

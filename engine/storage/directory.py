@@ -225,11 +225,12 @@ class StorageDirectory:
             return self._journal
 
     def partition(self, number: int) -> Partition:
-        """An assigned partition; it is opened if it is not open.  Raises NotAssignedError, InvalidRequestError."""
+        """An assigned partition; it is opened if it is not open.  Raises NotAssignedError, InvalidRequestError, DiskError."""
         self._control.info(number)
         with self._lock:
             found = self._partitions.get(number)
             if number in self._unopened:
+                self._control.check_in_place()
                 examined = self._unopened.pop(number) or self._opener.examine(number)
                 found = self._partitions[number] = self._opener.open_examined(number, examined)
         if found is None:

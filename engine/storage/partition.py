@@ -414,6 +414,7 @@ class Partition:
                     f"{self.path}: partition {self.number}: truncating after {after} would lose acknowledged transactions:"
                     f" the local low-water mark is {self.local_low_water_mark}"
                 )
+            self._control.check_in_place()  # segments are removed, and the one that stays is opened, by name
             self._log.end_after(after)  # verifies the record before anything is changed
             try:
                 self._leave_journal(active)
@@ -469,6 +470,7 @@ class Partition:
         active = self._active
         assert active is not None
         if dropped:
+            self._control.check_in_place()
             active.close()
             self._active = None
             for segment in reversed(dropped):

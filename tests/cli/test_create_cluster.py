@@ -14,6 +14,7 @@ from tests.builders import digest
 from tests.cli.running import invoke
 from waltzctl.engine.metadata.cluster_changes import add_node, assign
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
 from waltzctl.engine.storage import directory
 from waltzctl.engine.storage.directory import ClusterResult
 from waltzctl.formats.control import Layout, decode_control
@@ -189,6 +190,22 @@ def test_metadata_that_somebody_made_meanwhile_is_not_to_be_deleted(
     assert "cluster delete" not in refused.err
     assert "writes the metadata" not in refused.err, "that would be refused as well"
     assert invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects[0]["num_partitions"] == 5
+
+
+def test_metadata_that_may_not_be_written_is_told_with_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ZooKeeper that lets everybody read, for instance: nobody made anything there, and no directory is to be removed."""
+    where = tmp_path / "meta"
+
+    async def create_root(_: EmbeddedStore) -> bool:
+        raise NotPermittedError(f"{where}: not permitted", advice="set the variable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedStore, "create_root", create_root)
+        failed = invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--metadata", where)
+    assert (failed.status, "set the variable" in failed.err, "remove" in failed.err) == (13, True, False)
+    advised = re.search(r"waltzctl (cluster create .*) writes the metadata", failed.err)
+    assert advised is not None
+    assert invoke(*shlex.split(advised[1])).status == 0
 
 
 def test_a_file_that_is_empty_becomes_the_metadata(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
-from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError
+from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, Mount
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, PeerError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
@@ -540,6 +540,41 @@ def test_a_moment_without_memory_hides_no_transaction(
         assert failed == [2]
 
     run(tmp_path, test)
+
+
+def test_a_moment_without_memory_while_partitions_are_mounted_doubles_no_append(tmp_path: Path) -> None:
+    """The mounts in front of the one that failed were asked for again, and took what was appended since for lost."""
+
+    async def test(around: Around) -> None:
+        client = around.client
+        assert await client.append(PARTITION, Draft(b"0"))
+        mount, connected = client._append_mounts[PARTITION], asyncio.Event()
+
+        class Other(Mount):
+            times = 0
+
+            def connected(self, *_: object) -> None:
+                self.times += 1
+                if self.times == 2:  # once more, by the connection that follows the one which is cut
+                    raise MemoryError
+                if self.times == 3:
+                    connected.set()
+
+        assert mount._endpoint is not None
+        mount._endpoint.attach(Other(client._connections.endpoint, OPTIONS, PARTITION + 1, 7, -1, None))
+        around.cut()
+        await connected.wait()
+        made = list[asyncio.Future[Transaction | None]]()
+        for number in range(
+            1, 31
+        ):  # some before the server has the mount request, some before the client has the answer
+            made.append(asyncio.ensure_future(client.append(PARTITION, Draft(b"%d" % number))))
+            await asyncio.sleep(0)
+        await asyncio.gather(*made)
+        assert len(await all_of(client)) == 31
+
+    slow = replace(OPTIONS, first_retry=0.3, longest_retry=0.3)  # time in which the first one is mounted
+    run(tmp_path, test, options=slow)
 
 
 def test_c10_a_call_that_waits_for_its_source_keeps_nobody_from_the_next_client_id(tmp_path: Path) -> None:

@@ -623,6 +623,30 @@ def test_a_control_file_that_is_not_there_is_not_made_by_locking_it(storage: Pat
         pass
 
 
+@pytest.mark.parametrize("moment", ["before the comparison", "while it is closed"])
+def test_a_directory_whose_lock_is_released_meanwhile_was_not_moved(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """As when a page store is closed by one thread while another one commits."""
+    lock, stat, close = DirectoryLock.acquire(storage, None), os.stat, os.close
+
+    def release(path: Path) -> os.stat_result:
+        lock.release()
+        return stat(path)
+
+    def check(descriptor: int) -> None:
+        close(descriptor)
+        lock.check_in_place()
+
+    with monkeypatch.context() as patch:
+        if moment == "while it is closed":
+            patch.setattr(os, "close", check)
+            lock.release()
+        else:
+            patch.setattr(os, "stat", release)
+            lock.check_in_place()
+
+
 @pytest.mark.parametrize("first_fails", [True, False])
 def test_a_file_that_two_replace_at_once_is_never_half_of_one(tmp_path: Path, *, first_fails: bool) -> None:
     path = tmp_path / "file"

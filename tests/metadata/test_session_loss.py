@@ -513,6 +513,31 @@ def test_a_node_of_the_session_that_is_made_while_its_store_is_closed_goes_with_
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("call", ["exists", "create"])
+def test_a_call_that_is_under_way_when_its_store_is_closed_leaves_nothing_at_work(tmp_path: Path, call: str) -> None:
+    """The polls for its watch never ended, and the heartbeats of its session went on until that was over."""
+    path = tmp_path / "metadata"
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True)
+        await store.create_root()
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            calling = asyncio.ensure_future(
+                store.exists("", lambda: None) if call == "exists" else store.create("mine", ephemeral=True)
+            )
+            await asyncio.sleep(0.05)
+            closing = asyncio.ensure_future(store.close())
+            await asyncio.sleep(0.05)
+            other.execute("ROLLBACK")
+            await closing
+            await asyncio.wait([calling])
+            assert (calling.exception() is None) is (call == "exists")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(test())
+
+
 def test_a_reader_that_holds_up_a_change_locks_nobody_out_once_it_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import digest
 from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.catalogue import Code
 from waltzctl.engine.durable.disk import WritableFile
@@ -249,6 +250,25 @@ def test_a_store_that_was_moved_commits_nothing(tmp_path: Path, put_there: str) 
         later = None if put_there == "copy" else b"3" * 3000
         assert [data(store, page) for page in (1, 2, 3)] == [b"1" * 3000, None, later]
         put(store, 2, b"2" * 3000)
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_store_that_was_moved_collects_nothing_in_a_copy(tmp_path: Path, *, checkpoint: bool) -> None:
+    """An older copy still has the pages whose blob files were removed there."""
+    path, moved, copy = tmp_path / "here", tmp_path / "moved", tmp_path / "copy"
+    with PageStorage.create(path, PageOptions(blob_limit=4096)) as store:
+        for page in (1, 2, 3):
+            put(store, page, b"1" * 3000)
+        shutil.copytree(path, copy)
+        delete(store, 1, 2)
+        path.rename(moved)
+        copy.rename(path)
+        before = digest(path)
+        with pytest.raises(DiskWriteError, match="moved or replaced while it was open"):
+            collect_garbage(store, checkpoint=checkpoint)
+        assert digest(path) == before
+    with PageStorage.open(path) as older:
+        assert [data(older, page) for page in (1, 2, 3)] == [b"1" * 3000] * 3
 
 
 def test_a_damaged_page_is_never_served_and_costs_only_itself(store: PageStorage, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -632,6 +632,82 @@ def test_two_that_make_a_journal_at_one_path_at_once_do_not_both_get_it(
         with pytest.raises(RefusedError, match="at the same moment"):
             other.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
         assert not other._control.journaled
+
+
+def test_a_journal_of_a_directory_that_was_moved_does_not_take_the_copys_segments_for_its_own(
+    journaled: Journaled,
+) -> None:
+    """It flushed the copy's, and then took the area anew: nothing of what was acknowledged was durable."""
+    moved = journaled.path.rename(journaled.path.with_name("moved"))
+    shutil.copytree(moved, journaled.path)
+    assert not journaled.commit({0: 1}), "the partition flushes its own segment"
+    shutil.rmtree(journaled.path)
+    moved.rename(journaled.path)
+    assert journaled.commit({0: 1})
+
+
+def test_a_stop_of_a_directory_that_was_moved_leaves_a_copy_as_it_is(journaled: Journaled) -> None:
+    journaled.commit({0: 1, 1: 1})
+    moved = journaled.path.rename(journaled.path.with_name("moved"))
+    shutil.copytree(moved, journaled.path)
+    before = digest(journaled.path)
+    journaled.storage.close()
+    assert digest(journaled.path) == before
+    assert not is_marked(moved)
+    assert journaled.held(moved) == journaled.acknowledged
+    assert journaled.held(journaled.path) == journaled.acknowledged
+
+
+def test_a_copy_is_not_written_into_where_a_sync_fails(journaled: Journaled) -> None:
+    journaled.commit({0: 1})
+    moved = journaled.path.rename(journaled.path.with_name("moved"))
+    shutil.copytree(moved, journaled.path)
+    before = segment(journaled.path, 0).stat().st_mtime_ns
+    with pytest.raises(DiskWriteError, match="moved or replaced while it was open"):
+        journaled.journal.write_back(0)
+    assert segment(journaled.path, 0).stat().st_mtime_ns == before
+    shutil.rmtree(journaled.path)
+    moved.rename(journaled.path)
+    journaled.journal.write_back(0)
+
+
+@pytest.mark.parametrize("moment", ["before-it-is-begun", "while-it-is-filled", "when-it-has-its-name"])
+def test_of_two_that_make_a_journal_at_one_path_at_once_the_faster_one_keeps_it(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Two nodes with the same --journal that are started together: the slower one neither replaces nor removes the journal."""
+    journaled.storage.close()
+    journaled.storage = StorageDirectory.open(journaled.path, options=journaled.options)
+    build_directory(tmp_path / "other", {0: BEFORE})
+    real, calls = disk.replacing, 0
+
+    @contextlib.contextmanager
+    def replacing(path: Path) -> Iterator[disk.WritableFile]:
+        nonlocal calls
+        calls += path == journaled.file
+        slower = path == journaled.file and calls == 1
+        if slower and moment == "before-it-is-begun":
+            journaled.begin()
+        with real(path) as file:
+            if slower and moment == "while-it-is-filled":
+                journaled.begin()
+            yield file
+        if slower and moment == "when-it-has-its-name":
+            with real(path) as third:  # of one that has seen no journal there, and knows no locks
+                third.write_at(0, bytes(BLOCK))
+
+    with StorageDirectory.open(tmp_path / "other") as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "replacing", replacing)
+            with pytest.raises((RefusedError, DiskWriteError)):
+                other.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
+        assert not other._control.journaled
+    assert journaled.file.exists(), "it is another one's"
+    if moment == "when-it-has-its-name":
+        return
+    assert os.path.samestat(os.stat(journaled.file), os.fstat(journaled.journal._files[0].fileno()))
+    assert journaled.commit({0: 1})
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
 
 
 def test_a_copy_that_is_older_than_the_journal_gets_no_hole(journaled: Journaled, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.storage.support import opened
 from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.errors import DirectoryLockedError, DiskWriteError
 from waltzctl.engine.log.view import view_storage
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout
 
 HOLD_AS_WE_DO = """
@@ -139,3 +140,54 @@ def test_a_directory_that_was_moved_is_not_written_into_by_its_name(tmp_path: Pa
         storage.assign(2)
     with opened(path) as storage:
         assert storage.partition(0).max_transaction_id == held + 5
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_truncation_of_a_directory_that_was_moved_removes_nothing_of_a_copy(tmp_path: Path, layout: Layout) -> None:
+    """It removed the copy's segments, kept its own, and appended to the copy from then on."""
+    path, moved = tmp_path / "storage", tmp_path / "moved"
+    build_directory(path, {0: 5}, layout=layout)
+    with opened(path) as storage:
+        partition = storage.partition(0)
+        for first in range(5, 60, 5):
+            partition.append(make_records(5, first=first, seed=first))
+        assert len(partition.segments) > 2
+        path.rename(moved)
+        shutil.copytree(moved, path)
+        before = digest(tmp_path)
+        with pytest.raises(DiskWriteError, match="moved or replaced while it was open"):
+            partition.truncate(7, allow_data_loss=True)
+        assert digest(tmp_path) == before
+        shutil.rmtree(path)
+        moved.rename(path)
+        assert partition.truncate(7, allow_data_loss=True) == 7
+        partition.append(make_records(5, first=8, seed=1))
+    with opened(path) as storage:
+        assert storage.partition(0).max_transaction_id == 12
+
+
+def test_a_partition_that_is_not_open_yet_is_not_opened_in_a_copy_of_its_directory(tmp_path: Path) -> None:
+    """As `waltzctl append` opens those that its transactions are for: they were acknowledged, and in the copy."""
+    path, moved = tmp_path / "storage", tmp_path / "moved"
+    build_directory(path, {0: 5})
+    with StorageDirectory.open(path, partitions=()) as storage:
+        path.rename(moved)
+        shutil.copytree(moved, path)
+        with pytest.raises(DiskWriteError, match="moved or replaced while it was open"):
+            storage.partition(0)
+        shutil.rmtree(path)
+        moved.rename(path)
+        assert storage.partition(0).max_transaction_id == 4
+
+
+def test_a_directory_whose_path_leads_nowhere_by_now_is_told_as_one_that_cannot_be_written(tmp_path: Path) -> None:
+    path, moved = tmp_path / "storage", tmp_path / "moved"
+    build_directory(path, {0: 5})
+    with opened(path) as storage:
+        path.rename(moved)
+        path.symlink_to(path)
+        with pytest.raises(DiskWriteError, match="symbolic links"):
+            storage.partition(0).set_low_water_mark(9, 4)
+        path.unlink()
+        moved.rename(path)
+        storage.partition(0).set_low_water_mark(9, 4)

@@ -152,8 +152,8 @@ async def _refuse_where_something_is(location: MetadataLocation) -> None:
 
 
 def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) -> None:
-    from waltzctl.engine.errors import RefusedError, WaltzError
-    from waltzctl.engine.metadata.cluster_changes import create_cluster
+    from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.metadata.cluster_changes import RootTakenError, create_cluster
 
     async def write() -> None:
         async with location.open(create=True) as store:
@@ -161,7 +161,7 @@ def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) 
 
     try:
         run_async(write())
-    except RefusedError as error:  # what is there by now is not to be deleted
+    except RootTakenError as error:  # what is there by now is not to be deleted
         listed = ", ".join(shlex.quote(str(one.path)) for one in made.directories)
         error.advice = (
             f"somebody made it since; the storage directories were made and are of another cluster, {made.cluster_key}: remove"
