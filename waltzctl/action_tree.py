@@ -101,7 +101,7 @@ class ActionTree(TyperGroup):
         if place is None:  # the group has no argument
             return super().parse_args(ctx, own + rest)
         action = next((word for word in rest[:2] if word in self.commands or word in ctx.help_option_names), "")
-        if action in self.commands and any(word in ctx.help_option_names for word in (*own, *rest)):
+        if action in self.commands and self._asks_for_help(ctx, action, rest):
             # asked for before the group's argument is judged, so that a hint which names that as HOST:PORT can be followed
             names = ctx.help_option_names  # click keeps them for the command, for whoever asks it next
             self.commands[action].main(
@@ -112,6 +112,14 @@ class ActionTree(TyperGroup):
                 f"{rest[0]} is an action; what it acts on stands in front of it", param_hint=f"'{place}'"
             )
         return super().parse_args(ctx, own + rest)
+
+    def _asks_for_help(self, ctx: Any, action: str, words: list[str]) -> bool:
+        """Whether the help option is among the words, and not only its name, as the value of an option or behind ``--``."""
+        command = self.commands[action]
+        # resilient: usage errors are told where the action is parsed
+        looking = self.context_class(command, parent=ctx, info_name=action, resilient_parsing=True)
+        given, _, _ = command.make_parser(looking).parse_args(list(words))
+        return "help" in given
 
     def _sorted(self, args: Sequence[str]) -> tuple[list[str], list[str]]:
         """The group's own options with their values, and all other arguments, each in the given order."""

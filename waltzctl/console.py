@@ -109,11 +109,18 @@ class Console:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not isinstance(error, BrokenPipeError):
-            if isinstance(error, WaltzError):
-                self._show_error(error)
-            self._guarded(self._writer.close)
-            if self._done:
-                self.flush()
+            try:
+                if isinstance(error, WaltzError):
+                    self._show_error(error)
+                self._guarded(self._writer.close)
+                if self._done:
+                    self.flush()
+            except ReaderGoneError:
+                if error is None:
+                    raise
+                drop_output()  # why the command ends is the error, for which stderr and the exit status are left
+        elif not isinstance(error, ReaderGoneError):  # of another output, a FIFO
+            raise ReaderGoneError(self.known) from error
         self.detail(f"{'ended early' if error else 'done'} after {human_duration(time.monotonic() - self._began)}")
 
     def _show_error(self, error: WaltzError) -> None:

@@ -83,6 +83,14 @@ def _flush_stdout() -> None:
         raise
 
 
+def _empty_stdout() -> None:
+    """Write what is buffered behind an error, or discard it: failing at exit, it would give a status of the interpreter's own."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError, KeyboardInterrupt):
+        drop_output()
+
+
 def conclude(body: Callable[[], Any]) -> ExitStatus:
     """Run a command body and return its exit status.
 
@@ -118,6 +126,8 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
         say(traceback.format_exc())
         say("waltzctl: internal error: this is a mistake in waltzctl, not in your data; please report the lines above")
         return ExitStatus.INTERNAL
+    finally:
+        _empty_stdout()
     return answer if isinstance(answer, ExitStatus) else ExitStatus.CLEAN
 
 

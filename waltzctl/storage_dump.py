@@ -143,8 +143,23 @@ def _format(request: DumpRequest) -> DumpFormat:
     return DumpFormat.TABLE if request.output is None and on_terminal(sys.stdout) else DumpFormat.PLAIN
 
 
-def _items(request: DumpRequest, what: What) -> Iterator[Item]:
-    """The items to show, in order; ``--limit`` counts all items except findings."""
+def _items(request: DumpRequest, what: What, tally: Tally) -> Iterator[Item]:
+    """The items to show, in order; ``--limit`` counts all items except findings, which `tally` counts once they are known."""
+    if what is What.CONTROL:
+        control = dump_control(request.path, request.partitions)
+        for finding in control.findings:
+            tally.add(finding)
+        yield control
+        yield from at_most(request.limit, control.partitions)
+        yield from control.findings
+        return
+    for item in _read(request, what):
+        if isinstance(item, Finding):
+            tally.add(item)
+        yield item
+
+
+def _read(request: DumpRequest, what: What) -> Iterator[Item]:
     if what in (What.RECORDS, What.INDEX):
         records: Callable[..., Iterator[Item]] = partial(dump_records, data=request.data is not DataForm.NONE)
         yield from (records if what is What.RECORDS else dump_index)(
@@ -155,13 +170,8 @@ def _items(request: DumpRequest, what: What) -> Iterator[Item]:
             limit=request.limit,
             reverse=request.reverse,
         )
-    elif what is What.SEGMENTS:
-        yield from at_most(request.limit, dump_segments(request.path, request.partitions))
     else:
-        control = dump_control(request.path, request.partitions)
-        yield control
-        yield from at_most(request.limit, control.partitions)
-        yield from control.findings
+        yield from at_most(request.limit, dump_segments(request.path, request.partitions))
 
 
 def _objects(request: DumpRequest, what: What, chosen: Format, stream: TextIO, tally: Tally) -> int:
@@ -171,11 +181,10 @@ def _objects(request: DumpRequest, what: What, chosen: Format, stream: TextIO, t
     preview = dumped.PREVIEW if on_terminal(stream) else None
     count = 0
     with Console(chosen, quiet=request.quiet, verbose=request.verbose, stream=stream) as console:
-        for item in _items(request, what):
+        for item in _items(request, what, tally):
             if isinstance(item, DumpedRecord):
                 console.emit(dumped.record_object(item, form, preview))
             elif isinstance(item, Finding):
-                tally.add(item)
                 console.emit(FINDING.shown(item))
                 continue
             elif isinstance(item, IndexEntry):
@@ -195,9 +204,8 @@ def _objects(request: DumpRequest, what: What, chosen: Format, stream: TextIO, t
 
 def _raw(request: DumpRequest, stream: BinaryIO, tally: Tally) -> int:
     count = 0
-    for item in _items(replace(request, data=DataForm.BASE64), What.RECORDS):
+    for item in _items(replace(request, data=DataForm.BASE64), What.RECORDS, tally):
         if isinstance(item, Finding):
-            tally.add(item)
             say(f"waltzctl: {item.severity}: {item.path}: {item.code}: {item.message}")
         elif isinstance(item, DumpedRecord):
             count += 1
@@ -211,11 +219,8 @@ def _hexdump(request: DumpRequest, target: Target, what: What, stream: TextIO, t
 
     writer = HexdumpWriter(stream, target, with_data=request.data is not DataForm.NONE)
     count = 0
-    for item in _items(replace(request, data=DataForm.NONE), what):
-        if isinstance(item, Finding):
-            tally.add(item)
-        else:
-            count += not isinstance(item, ControlDump)
+    for item in _items(replace(request, data=DataForm.NONE), what, tally):
+        count += not isinstance(item, (ControlDump, Finding))
         writer.write(item)
     return count
 

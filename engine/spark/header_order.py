@@ -6,6 +6,7 @@ one that is missing between them, may have another one's name: then the headers 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import PurePath
@@ -28,33 +29,48 @@ class SegmentsBeside:
     behind: SegmentJob | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A partition's segments, looked through once: each of thousands may be asked about.
+
+    `beside`: what lies beside each, by the id in its name; `named`: all in the order of their names.
+    """
+
+    beside: dict[int, SegmentsBeside]
+    named: list[SegmentJob]
+
+    @classmethod
+    def of(cls, row: list[SegmentJob]) -> _Row:
+        """`row`: in the order of the headers."""
+        around = zip(row, [None, *row[:-1]], [*row[1:], None], strict=True)
+        beside = {one.first: SegmentsBeside(in_front, behind) for one, in_front, behind in around}
+        return cls(beside, sorted(row, key=attrgetter("first")))
+
+
 class HeaderOrder:
     """The order of the segments of partitions, by their headers.  Those of a partition are read once, when first asked for."""
 
     def __init__(self) -> None:
-        self._known: dict[PurePath, list[SegmentJob]] = {}
+        self._known: dict[PurePath, _Row] = {}
 
     def neighbours(self, job: SegmentJob) -> SegmentsBeside | None:
         """The neighbours of a segment; None where they are not known: files that were removed, or too many behind a URL."""
-        row = self._row(job)
-        place = next((number for number, one in enumerate(row) if one.first == job.first), None)
-        if place is None:
-            return None
-        return SegmentsBeside(row[place - 1] if place else None, row[place + 1] if place + 1 < len(row) else None)
+        return self._row(job).beside.get(job.first)
 
     def joins_by_name(self, job: SegmentJob, limits: ReadLimits) -> bool:
         """Whether the segment with the next name begins where this one ends; of the last one, whether its name is right."""
-        after = next((one for one in sorted(self._row(job), key=attrgetter("first")) if one.first > job.first), None)
+        named = self._row(job).named
+        place = bisect_right(named, job.first, key=attrgetter("first"))
         report = check_segment(job, ENDS_ONLY, limits)
-        return report.begins == job.first if after is None else report.next_id == begins_with(after)
+        return report.begins == job.first if place == len(named) else report.next_id == begins_with(named[place])
 
     def last_by_name(self, job: SegmentJob) -> SegmentJob:
         """The segment of a segment's partition with the last name."""
-        return max(self._row(job), key=attrgetter("first"))
+        return self._row(job).named[-1]
 
-    def _row(self, job: SegmentJob) -> list[SegmentJob]:
+    def _row(self, job: SegmentJob) -> _Row:
         if job.directory not in self._known:
-            self._known[job.directory] = _by_headers(job)
+            self._known[job.directory] = _Row.of(_by_headers(job))
         return self._known[job.directory]
 
 

@@ -94,6 +94,13 @@ def test_an_action_has_help_with_examples_and_exit_statuses(command: ModuleType,
     assert set(manual.objects) <= set(manual_of(command).objects)
 
 
+@pytest.mark.parametrize("words", ["--trust-store -h", "-o -h", "-- -h", "--from -h"])
+def test_the_name_of_the_help_option_as_a_value_asks_for_no_help(words: str) -> None:
+    """``node HOST:1 records -o -h`` was a success that wrote nothing."""
+    answer = invoke("node", "h:1", "records", "--partition", "0", *words.split())
+    assert (answer.status, answer.out) == (ExitStatus.USAGE, "")
+
+
 def split_at(separator: str, words: list[str]) -> Iterator[list[str]]:
     while separator in words:
         place = words.index(separator)

@@ -16,6 +16,7 @@ from tests import warm_start
 from tests.builders import build_directory
 from tests.cli.damage import flip, index_of, segment_of
 from tests.cli.running import command_line, environment, invoke
+from waltzctl.console import Console
 from waltzctl.engine import errors
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.exit_status import ExitStatus
@@ -110,6 +111,26 @@ def test_an_answer_is_the_status() -> None:
     assert conclude(lambda: None) is ExitStatus.CLEAN
 
 
+@pytest.mark.parametrize(
+    ("error", "status"), [(errors.RefusedError("no"), 13), (KeyboardInterrupt(), 130), (ValueError(), 1)], ids=repr
+)
+def test_a_status_is_that_of_the_error_where_nobody_reads_what_was_shown_before(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stdout still had for a reader that is gone made the interpreter end with 120."""
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    def body() -> None:
+        print("shown")
+        raise error
+
+    with os.fdopen(writer, "w") as gone:
+        monkeypatch.setattr("sys.stdout", gone)
+        assert conclude(body) == status
+        gone.flush()  # as at exit
+
+
 def unread(*arguments: object) -> tuple[int, bytes]:
     """Exit status and stderr of a command whose output nobody reads."""
     reader, writer = os.pipe()
@@ -137,11 +158,49 @@ def test_damage_that_was_met_counts_though_nobody_reads_on(tmp_path: Path, comma
     assert (err == b"") is ("raw" not in command)  # bytes have no findings between them
 
 
+def test_what_is_wrong_with_a_control_file_counts_before_its_partitions_are_shown(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "storage", {0: 60}, num_partitions=2000)
+    flip(storage / "waltz-storage.ctl", 140)
+    flip(storage / "waltz-storage.ctl", 170)
+    for shown in ("plain", "hexdump"):
+        wanted = invoke("dump", storage, "--what", "control", "--format", shown).status
+        assert wanted != ExitStatus.CLEAN
+        assert unread("dump", storage, "--what", "control", "--format", shown) == (wanted, b"")
+
+
 def test_what_a_comparison_found_holds_though_nobody_reads_the_answer(tmp_path: Path) -> None:
     one = build_directory(tmp_path / "one", {0: 60})
     other = build_directory(tmp_path / "other", {0: 50})
     assert unread("compare", one, other) == (invoke("compare", one, other).status, b"")
     assert invoke("compare", one, other).status == ExitStatus.REPAIRABLE
+
+
+@pytest.mark.usefixtures("capsys")
+def test_what_was_found_counts_where_the_reader_of_another_output_goes() -> None:
+    """``compare A B --differences FIFO`` of replicas that differ was a success where the reader closed the FIFO."""
+
+    def body() -> None:
+        with Console(None) as console:
+            console.known = ExitStatus.DAMAGED
+            raise BrokenPipeError
+
+    assert conclude(body) is ExitStatus.DAMAGED
+
+
+def test_files_that_were_asked_for_are_written_though_nobody_reads_the_answer(tmp_path: Path) -> None:
+    """``compare A B --plan-dir PLANS | head -1`` ended with the verdict, and without a plan."""
+    pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
+    one = build_directory(tmp_path / "one", {0: 60}, local_low_water_mark=9)
+    other = build_directory(tmp_path / "other", {0: 50}, local_low_water_mark=9)
+    plans, table, manifest = tmp_path / "plans", tmp_path / "table", tmp_path / "manifest"
+    status, _ = unread("compare", one, other, "--plan-dir", plans, "--differences", table)
+    assert status == ExitStatus.REPAIRABLE
+    assert len([*plans.iterdir()]) == 1
+    assert table.exists()
+    (one / "0" / "stray").touch()
+    os.utime(one / "0" / "stray", (0, 0))
+    assert unread("verify", one, "--manifest", manifest) == (ExitStatus.CLEAN, b"")
+    assert manifest.exists()
 
 
 def test_what_a_page_store_lacks_holds_though_nobody_reads_the_answer(tmp_path: Path) -> None:
@@ -152,3 +211,16 @@ def test_what_a_page_store_lacks_holds_though_nobody_reads_the_answer(tmp_path: 
         flip(file, 20)
     for command in (("pages", "verify", vault), ("backup", "verify", vault)):
         assert unread(*command) == (ExitStatus.DAMAGED, b"")
+    for file in (vault / "wal").iterdir():
+        flip(file, 20)
+    assert invoke("pages", "status", vault).status == ExitStatus.DAMAGED
+    assert unread("pages", "status", vault) == (ExitStatus.DAMAGED, b"")
+
+
+@pytest.mark.parametrize("chosen", ["plain", "json", "ndjson"])
+def test_why_a_command_ends_is_told_though_nobody_reads_its_answer(tmp_path: Path, chosen: str) -> None:
+    """The error's object for programs has no reader then: ``verify NOWHERE --format ndjson | true`` was a success."""
+    for command in ("verify", "status"):
+        status, err = unread(command, tmp_path / "nowhere", "--format", chosen)
+        assert status == ExitStatus.NOT_WALTZ
+        assert err.endswith(b": no such file or directory\n")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tests.builders import build_directory, make_records
+from tests.counted import Counted
 from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import dump_of, dumped, examples, in_order, packets, read
@@ -24,9 +25,10 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import dump_records
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import resync, scanner
-from waltzctl.engine.spark import batch_read, segment_parts
+from waltzctl.engine.spark import batch_read, header_order, segment_parts
 from waltzctl.engine.spark.batch_read import reader
 from waltzctl.engine.spark.splits import FLAT, SegmentPart, pack, parts_for
 from waltzctl.engine.spark.view_schemas import pick, spark_schema
@@ -120,6 +122,27 @@ def test_segments_of_as_many_records_under_other_names_tell_the_gaps_of_a_dump(
             read(storage, splitSize=size, failOnDataLoss=True)
         assert "segment-gap" not in str(told.value)
         assert "segment-overlap" not in str(told.value)
+
+
+def test_segments_under_other_names_are_looked_through_once_however_many_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of thousands asks what lies beside it."""
+    firsts = [*range(0, 1000, 10)]
+    random.Random(1).shuffle(firsts)
+    jobs = Counted(SegmentJob(tmp_path, first) for first in firsts)
+    jobs.handed = 0
+    monkeypatch.setattr(header_order, "_by_headers", lambda job: jobs)
+    order = header_order.HeaderOrder()
+    for number, job in enumerate(tuple.__iter__(jobs)):
+        beside = order.neighbours(job)
+        assert beside is not None
+        assert beside.in_front == (jobs[number - 1] if number else None)
+        assert beside.behind == (jobs[number + 1] if number + 1 < len(jobs) else None)
+        assert order.last_by_name(job).first == 990
+        order.joins_by_name(job, ReadLimits())
+    assert order.neighbours(SegmentJob(tmp_path, 5)) is None
+    assert jobs.handed <= 3 * len(jobs)
 
 
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)

@@ -175,12 +175,12 @@ def run(
 
         load_arrow()
     options = CompareOptions(partitions_of(partition), replicas)
+    keep = plans is not None or table is not None
     with (
-        Console(output_format, quiet=quiet, verbose=verbose) as console,
+        Console(output_format, quiet=quiet, verbose=verbose, must_finish=keep) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
         computing.executor(wanted, listener, quiet=quiet) as executor,
     ):
-        keep = plans is not None or table is not None
         report = _Report(console, listener, wanted, assumed=replicas is None, keep=keep)
         for seen in compare(wanted, options, executor or LocalExecutor(progress=listener)):
             report.show(seen)

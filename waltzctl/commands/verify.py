@@ -256,7 +256,7 @@ def run(
         for_released=release is not None,
     )
     with (
-        Console(output_format, quiet=quiet, verbose=verbose) as console,
+        Console(output_format, quiet=quiet, verbose=verbose, must_finish=manifest is not None) as console,
         progress(quiet=quiet, verbose=verbose) as listener,
         computing.executor(wanted, listener, quiet=quiet) as executor,
     ):

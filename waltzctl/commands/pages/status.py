@@ -39,5 +39,6 @@ def run(
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         found = store_status(store)
+        console.known = ExitStatus.from_label(status_of(worst(found.findings)))
         console.emit(PAGE_STORE_STATUS.shown(found), flush=True)
-    return ExitStatus.from_label(status_of(worst(found.findings)))
+    return console.known
