@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _LOOKUP_THREADS = 4
-"""Threads in which uvloop looks up names (libuv's UV_THREADPOOL_SIZE)."""
+"""Threads in which uvloop looks up names, unless UV_THREADPOOL_SIZE says how many."""
+_MOST_LOOKUP_THREADS = 1024
 
 
 def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -29,13 +31,22 @@ def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None
         import asyncio
         import socket
 
-        if not _can_start(_LOOKUP_THREADS):
+        if not _can_start(_lookup_threads()):
             return asyncio.new_event_loop()
         loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         loop.run_until_complete(loop.getnameinfo(("127.0.0.1", 0), socket.NI_NUMERICHOST | socket.NI_NUMERICSERV))
         return loop
 
     return made
+
+
+def _lookup_threads() -> int:
+    """How many threads uvloop starts; libuv reads the variable as atoi does, and takes its bounds for what is beyond them."""
+    said = os.environ.get("UV_THREADPOOL_SIZE")
+    if said is None:
+        return _LOOKUP_THREADS
+    number = re.match(r"\s*\+?(\d{1,9})", said, re.ASCII)
+    return min(max(1, int(number[1]) if number else 1), _MOST_LOOKUP_THREADS)
 
 
 def _can_start(threads: int) -> bool:

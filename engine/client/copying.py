@@ -126,7 +126,8 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
     raised                     when
     =========================  =======================================================================================
     InvalidRequestError        the partition is not assigned to one of the nodes, or both are the same node
-    RefusedError               the destination is online and `offline_first` is not set
+    RefusedError               the destination is online and `offline_first` is not set, or gives no transaction for an error
+                               of its disk
     PartitionQuarantinedError  the destination accepts no writes
     DamageError                the last transaction that the destination would keep differs from the source's
     =========================  =======================================================================================
@@ -143,6 +144,12 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
         raise PartitionQuarantinedError(
             f"{destination.address}: partition {partition} is quarantined: damage was found in it, and it accepts no writes",
             advice=_advice_to_restart(destination.address, source.address, options),
+        )
+    if ours.unread:
+        raise RefusedError(
+            f"{destination.address}: the node gives no transaction of partition {partition}, which is out of service:"
+            f" {ours.out_of_service}",
+            advice="look after its disk, then restart the node, or switch the partition off and on again",
         )
     session, mark, local = (
         _reported(ours, name, destination.address) for name in ("session_id", "low_water_mark", "local_low_water_mark")

@@ -214,10 +214,15 @@ class NodeVerification:
         for reading in readings:
             self._partitions += 1
             wrong = _below_mark_finding(reading, url)
-            if wrong is not None:
+            if wrong is not None and not reading.unread:  # then nothing tells where its log ends
                 yield wrong
             if reading.out_of_service == FailureCode.QUARANTINED:
                 text = "the node has quarantined the partition; what is wrong is in its files, which are not seen from here"
+                yield _finding(Code.READ_ERROR, url, reading.partition, None, text)
+            elif reading.unread:
+                text = (
+                    f"the node gives no transaction of the partition, which is out of service: {reading.out_of_service}"
+                )
                 yield _finding(Code.READ_ERROR, url, reading.partition, None, text)
             last = reading.last_transaction_id
             if last is None:

@@ -26,6 +26,8 @@ from waltzctl.formats.wire.records import SessionInfo
 _GROUP = re.compile(r"waltz-storage\.partition-([0-9]{1,10})\.(.+)", re.ASCII)
 _KINDS = ("gauges", "counters", "meters", "timers", "histograms")
 _NANOSECOND = 1e-9
+_NOT_OPENED = (FailureCode.IO_ERROR, FailureCode.SYNC_FAILED)
+"""What may have kept a node from reading a partition when it was opened; on a full disk it is read."""
 _RATES = {
     "mean": "meanRate",
     "one_minute": "oneMinuteRate",
@@ -110,6 +112,11 @@ class PartitionReading:
     """The failure code that keeps the partition out of sessions; None: nothing does, or not reported."""
     truncations: int | None = None
     """Truncate requests that were executed since the partition was opened; None: not reported."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether the node has no transaction of the partition to give, for an error of the disk with which it was opened."""
+        return self.last_transaction_id == -1 and self.out_of_service in _NOT_OPENED
 
     @property
     def why_absent(self) -> str | None:

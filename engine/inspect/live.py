@@ -71,20 +71,20 @@ class Watch:
     """Number of looks so far."""
     ahead: bool = False
     """Whether the last look found a time in the future."""
-    unchanged_since: float | None = None
-    """Monotonic time of the first look that saw the current states; None before it."""
+    unchanged_since: float = 0.0
+    """Monotonic time of the first look that saw the current states; the first of all is made with the watch."""
     before: tuple[FileState | None, ...] = ()
     """The states at the last look."""
 
     def __post_init__(self) -> None:
-        self.before = states(*self.paths)
+        self.before, self.unchanged_since = states(*self.paths), time.monotonic()
 
     def changed(self) -> bool:
         """Whether the files changed since the last look; this is a look as well."""
         now = states(*self.paths)
         if now == self.before:
             return False
-        self.before, self.unchanged_since = now, None
+        self.before, self.unchanged_since = now, time.monotonic()
         return True
 
     def quiet(self) -> bool:
@@ -100,9 +100,7 @@ class Watch:
         self.ahead = age < 0
         if age >= enough:
             return True
-        moment = time.monotonic()
-        self.unchanged_since = moment if self.unchanged_since is None else self.unchanged_since
-        return (self.ahead or not self.held) and moment - self.unchanged_since >= enough
+        return (self.ahead or not self.held) and time.monotonic() - self.unchanged_since >= enough
 
     def quiet_now(self) -> bool:
         """As `quiet`, by the modification times of one look.  A time in the future (wrong clock) counts as long ago."""

@@ -345,20 +345,26 @@ class PartitionRun:
         view = self._partition.view
         if view is None or self.beyond:
             return
-        for segment in view.segments:
-            if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):
-                if segment.data_path in view.special:
-                    continue  # the special file in the place of the data file is reported
-                settled = self._settle_orphan(segment)
-                if settled is not None:
-                    alike = partial(stand_elsewhere, settled, view.data_segments)
-                    yield orphan_finding(self._context, settled, held, alike, elsewhere)
+        watches = [
+            (segment, self._watch(segment.index_path, segment.data_path, directory=self._partition.path))
+            for segment in view.segments
+            if segment.data is None and segment.index is not None and self._partition.names(segment.index.path)
+            if segment.data_path not in view.special  # the special file in the place of the data file is reported
+        ]  # all of them at once: where each has to be watched for a while, that is the same while
+        for segment, watch in watches:
+            settled = self._settle_orphan(segment, watch)
+            if settled is not None:
+                alike = partial(stand_elsewhere, settled, view.data_segments)
+                yield orphan_finding(self._context, settled, held, alike, elsewhere)
 
-    def _settle_orphan(self, segment: SegmentView) -> SegmentView | None:
+    def _watch(self, *paths: PurePath, directory: PurePath | None = None) -> Watch:
+        return Watch(paths, self._around.held, self._limits, directory)
+
+    @staticmethod
+    def _settle_orphan(segment: SegmentView, watch: Watch) -> SegmentView | None:
         """An index without a data file, once nobody is writing it; None if its data file was made, or the index was removed."""
-        directory = self._partition.path
-        watch = Watch((segment.index_path, segment.data_path), self._around.held, self._limits, directory)
         while True:
+            watch.changed()
             index, data = watch.before
             if index is None or data is not None:
                 return None
@@ -366,14 +372,14 @@ class PartitionRun:
                 return SegmentView(segment.partition, segment.first_transaction_id, None, index)
             if not watch.wait():
                 return None
-            watch.changed()
 
     def stray_segments(self, check: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
         """Findings about strays; `check` as for `finish`.  Raises CutShort."""
         view = self._partition.view
         if view is None or not self._partition.whole:
             return
-        strays = [one for one in view.strays if self._settled(one.data.path)]
+        watches = [(one, self._watch(one.data.path)) for one in view.strays]
+        strays = [one for one, watch in watches if self._settled(one.data.path, watch)]
 
         def known() -> Sequence[SegmentReport]:
             if len(self._reports) < len(self.jobs):  # a dump does not check segments, so there are no reports yet
@@ -413,22 +419,17 @@ class PartitionRun:
             temporary, unknown = self._still_there(view.temporary), self._still_there(view.unknown)
             yield from stray_files(self._context, temporary, unknown)
 
-    def _settled(self, path: PurePath) -> bool:
+    @staticmethod
+    def _settled(path: PurePath, watch: Watch) -> bool:
         """Wait until nobody is writing a stray; returns whether it is still there then.  Raises CutShort."""
-        watch = Watch((path,), self._around.held, self._limits)
-        while not watch.quiet():
+        while watch.changed() or not watch.quiet():
             if not watch.wait():
                 return False
-            watch.changed()
         return places.still_named(path)
 
     def _still_there(self, paths: Sequence[PurePath]) -> list[PurePath]:
         """Those of `paths` that still exist and that nobody is writing."""
-        return [
-            path
-            for path in paths
-            if places.still_named(path) and Watch((path,), self._around.held, self._limits).quiet_now()
-        ]
+        return [path for path in paths if places.still_named(path) and self._watch(path).quiet_now()]
 
 
 def _up_to(view: PartitionView, latest: int) -> PartitionView:

@@ -216,7 +216,7 @@ class Health:
         service = self._hosted.service(number)
         queued = service.queue_size if service is not None else 0
         stalled = service.stalled_seconds if service is not None else 0.0
-        quarantined = partition is not None and partition.quarantined
+        quarantined = partition is not None and partition.damaged
         failure = partition.failed if partition is not None else None
         outage = service.outage if service is not None else None
         problem = None

@@ -230,7 +230,7 @@ class Node:
             cluster_key=self.storage.cluster_key,
             num_partitions=self.storage.num_partitions,
             assigned=tuple(sorted(partitions)),
-            quarantined=tuple(sorted(number for number, one in partitions.items() if one.quarantined)),
+            quarantined=tuple(sorted(number for number, one in partitions.items() if one.damaged)),
             findings=len(self.storage.findings),
             addresses=self.addresses,
             tls=not self.options.plaintext,

@@ -12,8 +12,9 @@ code          cause                                    what ends the outage
 quarantined   damage, when the partition is opened     a repair, and opening it again
 sync-failed   a flush failed                           opening it again
 io-error      another write failed                     opening it again
-disk-full,    what a crash left could not be mended    opening it again
-io-error      when the partition was opened
+disk-full,    what a crash left could not be mended,   opening it again
+io-error      or a file not be opened for writing,
+              when the partition was opened
 damaged       an index without data file, or a data    a repair, and opening it again
               file, stands where a segment is to begin
 disk-full     a write found no space                   itself: the disk has the free space that /health requires

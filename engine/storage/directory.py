@@ -247,7 +247,8 @@ class StorageDirectory:
             if number in self._unopened:
                 examined = self._unopened[number] = self._unopened[number] or self._opener.examine(number)
                 last = examined.last_transaction_id
-                return Outlook(self.path / str(number), examined.quarantine, tuple(examined.findings), last)
+                path, findings = self.path / str(number), tuple(examined.findings)
+                return Outlook(path, examined.quarantine, findings, last, examined.failed)
             found = self._partitions.get(number)
         if found is None:
             raise self._not_assigned(number)
@@ -395,8 +396,11 @@ class StorageDirectory:
             return opened
 
     def _note_acknowledged(self, leaving: Partition) -> None:
-        """Remember the last acknowledged transaction of a partition whose sync failed: its files may show more than that."""
-        if leaving.failed is not None:
+        """Remember the last acknowledged transaction of a partition whose sync failed: its files may show more than that.
+
+        One that could not be mended when it was opened has appended nothing, and perhaps not even read where its log ends.
+        """
+        if leaving.failed is not None and not leaving.quarantined:
             self._last_acknowledged.setdefault(leaving.number, leaving.max_transaction_id)
 
     def _cut_to_acknowledged(self, opened: Partition) -> None:

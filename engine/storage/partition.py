@@ -141,6 +141,11 @@ class Partition:
         return self._quarantined
 
     @property
+    def damaged(self) -> bool:
+        """Whether damage is why writes are refused: with `failed` as well, what a crash left could only not be mended."""
+        return self._quarantined and self._failed is None
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings of the examination with which the partition was opened."""
         return tuple(self._findings)

@@ -44,12 +44,14 @@ QUARANTINING_ERRORS = (DiskError, FileNotFoundError, NotWaltzError, RefusedError
 class ExaminedPartition:
     """Result of examining a partition that is not open.
 
-    `examination`: None when the partition could not be examined; it can only be opened quarantined then.
+    `examination`: None when the partition could not be examined; it can only be opened quarantined then.  `failed`: the error if
+    that was no damage, but the disk or a permission: what was to be read could not be made durable.
     """
 
     findings: list[Finding]
     examination: Examination | None = None
     quarantine: bool = True
+    failed: DiskWriteError | None = None
 
     @property
     def last_transaction_id(self) -> int:
@@ -91,6 +93,7 @@ class PartitionOpener:
             return ExaminedPartition([*findings, loss_finding(gone, Where(self._storage, number, directory))])
         place = SegmentPlace(self._storage, number, self._control.cluster_key, self._options.max_data_length)
         current = self._control.info(number).current_struct
+        damaged = any(one.severity is Severity.DAMAGE for one in findings)
         try:
             settle_partition(directory, number)
             examination = examine_partition(
@@ -101,22 +104,25 @@ class PartitionOpener:
             )
         except QUARANTINING_ERRORS as error:
             self._check_shortage(error)
-            return ExaminedPartition([*findings, self.read_error(number, error)])
-        quarantine = examination.quarantined or any(one.severity is Severity.DAMAGE for one in findings)
+            failed = error if isinstance(error, DiskWriteError) and not damaged else None
+            return ExaminedPartition([*findings, self.read_error(number, error)], failed=failed)
+        quarantine = examination.quarantined or damaged
         return ExaminedPartition([*findings, *examination.findings], examination, quarantine)
 
     def open_examined(self, number: int, examined: ExaminedPartition) -> Partition:
         """Open a partition as it was examined: mended if it is sound, else quarantined.
 
         If it is sound and cannot be mended (the disk is full, or this user may not write there) it is only read, and tells that
-        error; no repair is due.
+        error; no repair is due.  None is due either where it could not be examined for such an error, but then nothing is read.
         """
         findings = examined.findings
         parts = self._storage, self._control, number, self._options
         try:
             if examined.examination is not None:
                 clear_unfinished(self._storage / str(number), number)
-            opened = Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
+            opened = Partition(
+                *parts, examined.examination, findings, quarantine=examined.quarantine, failed=examined.failed
+            )
         except QUARANTINING_ERRORS as error:
             self._check_shortage(error)
             found, again, failed = [*findings, self.read_error(number, error)], None, None

@@ -185,3 +185,23 @@ def test_the_threads_of_look_ups_are_started_with_the_event_loop_or_never() -> N
         [sys.executable, "-c", LOOPS], capture_output=True, text=True, env=environment(), cwd=ROOT, check=True
     )
     assert done.stdout == "True True\n"
+
+
+@pytest.mark.parametrize("size", ["1", "9", "0", "x", " 7x", "2000"])
+def test_as_many_threads_are_tried_as_are_started(size: str) -> None:
+    """With UV_THREADPOOL_SIZE=16 and room for 8, `serve` was aborted without a message."""
+    pytest.importorskip("uvloop")
+    program = """
+import os
+from waltzctl import event_loop
+event_loop._can_start = lambda threads: tried.append(threads) or threads < 100
+tried = []
+event_loop.loop_factory(True)()
+print(*tried, len(os.listdir("/proc/self/task")) - 1)
+"""
+    given = environment() | {"UV_THREADPOOL_SIZE": size}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=given, cwd=ROOT, check=True
+    )
+    tried, started = map(int, done.stdout.split())
+    assert (tried, started) == (1024, 0) if size == "2000" else tried == started

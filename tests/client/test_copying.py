@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests import builders
 from tests.builders import build_directory, make_records
 from tests.client.nodes import admin_of, data_of, records
 from tests.client.peers import ReleasedAdmin, scripted
@@ -30,7 +34,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Code
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
-from waltzctl.formats.segment import Record
+from waltzctl.formats.segment import Record, segment_name
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 
@@ -340,6 +344,36 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequestError):
                 await plan_copy(theirs, ours, CopyOptions(0, batch_records=0))
 
+    run(work())
+
+
+def test_a_destination_of_which_the_node_reads_nothing_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was to be copied anew: the partition was switched off, refused the copy, and stayed off."""
+    made = make_records(10)
+
+    def failing(descriptor: int, flush: Callable[[int], None] = os.fsync) -> None:
+        if "/destination/.waltzctl/quarantine/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(descriptor)
+
+    async def work() -> None:
+        async with pair(tmp_path, made, made[:5], mark=9, kept=-1) as (theirs, ours, data):
+            with pytest.raises(RefusedError, match="gives no transaction of partition 0, which is out of service"):
+                await copy(theirs, ours, data)
+            assert await ours.assigned_status() == ((0, True),)
+
+    def build(path: Path, *rest: Any, **options: Any) -> Path:
+        built = builders.build_directory(path, *rest, **options)
+        if path.name == "destination":
+            with (path / "0" / segment_name(0)).open("ab") as file:
+                file.write(b"torn")
+        return built
+
+    monkeypatch.setitem(globals(), "build_directory", build)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, failing)
     run(work())
 
 

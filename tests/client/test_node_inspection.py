@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +88,32 @@ def test_a_partition_that_the_node_has_quarantined_is_not_clean(tmp_path: Path) 
             (_, *found), summary = await verified(client)
             assert [(one.code, one.partition, one.severity) for one in found] == [(Code.READ_ERROR, 0, Severity.DAMAGE)]
             assert (summary.exit_status_name, summary.records) == ("io-error", 8)
+
+    run(work())
+
+
+@pytest.mark.parametrize("mark", [-1, 2])
+def test_a_partition_of_which_the_node_reads_nothing_is_not_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int
+) -> None:
+    """A flush failed when it was opened: it was told to have no transactions, and that all is well."""
+    storage = build_directory(tmp_path, {0: 10, 1: 3}, local_low_water_mark=mark)
+    with segment_of(storage, 0).open("ab") as file:
+        file.write(b"torn")
+
+    def failing(descriptor: int, flush: Callable[[int], None] = os.fsync) -> None:
+        if "/quarantine/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(descriptor)
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, failing)
+
+    async def work() -> None:
+        async with running(storage) as node, admin_of(node) as client:
+            (_, *found), summary = await verified(client)
+            assert [(one.code, one.partition, one.severity) for one in found] == [(Code.READ_ERROR, 0, Severity.DAMAGE)]
+            assert (summary.exit_status_name, summary.records) == ("io-error", 3)
 
     run(work())
 

@@ -586,7 +586,7 @@ def test_who_listens_hears_what_was_read() -> None:
 
 
 def test_indexes_alone_are_told_of_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartitionRun, "_settle_orphan", lambda self, segment: segment)
+    monkeypatch.setattr(PartitionRun, "_settle_orphan", lambda self, segment, watch: segment)
     one = run_of([segment(0), segment(10, None, 0), segment(20, None, 0)])
     assert [found.segment for found in one.orphans([])] == [10, 20]
     one._partition.whole, one._partition.files = False, [STORAGE / "0" / index_name(20)]

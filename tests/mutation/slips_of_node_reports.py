@@ -204,7 +204,7 @@ NODE_REPORTS: tuple[Slip, ...] = (
     ),
     Slip(
         _NODE,
-        "for number, one in partitions.items() if one.quarantined)",
+        "for number, one in partitions.items() if one.damaged)",
         "for number, one in partitions.items() if one.failed)",
         _OF_HOSTING,
         "a node does not say at its start what is quarantined",

@@ -238,11 +238,8 @@ INSPECTIONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/inspect/partition_runs.py",
-        (
-            "                if segment.data_path in view.special:\n"
-            "                    continue  # the special file in the place of the data file is reported\n"
-        ),
-        "",
+        "            if segment.data_path not in view.special  # the special file",
+        "            # the special file",
         ("tests/inspect/test_last_steps.py",),
         "a directory in the place of a data file is read as if it were one",
     ),
@@ -255,8 +252,8 @@ INSPECTIONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/inspect/partition_runs.py",
-        "        if view is None or self.beyond:\n            return\n        for segment",
-        "        if view is None:\n            return\n        for segment",
+        "        if view is None or self.beyond:\n            return\n        watches",
+        "        if view is None:\n            return\n        watches",
         ("tests/inspect/test_files_that_go.py",),
         "what lies in a directory of no partition is told as orphaned",
     ),

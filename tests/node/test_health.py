@@ -111,6 +111,34 @@ def test_a_quarantined_partition_is_an_illness(tmp_path: Path) -> None:
     run(work())
 
 
+def test_what_a_full_disk_does_not_let_be_mended_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told to be closed because of damage, for which the remedy is a repair."""
+    build_directory(tmp_path, {0: 20, 1: 20}, per_segment=100)
+    with data_path(tmp_path).open("ab") as file:
+        file.write(b"torn")
+    real = os.pwrite
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        if "/quarantine/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+
+    async def work() -> None:
+        async with running(tmp_path) as node:
+            assert node.ready_info.quarantined == ()
+            answer = await get(node, "/health")
+            assert len(unwell(answer)) == 1
+            assert answer.health["partitions"] == {
+                "assigned": [0, 1], "quarantined": [], "failed": [0], "out_of_service": {"0": "disk-full"},
+            }  # fmt: skip
+            text = (await get(node, "/metrics", Accept="text/plain")).body.decode()
+            assert 'waltz_storage_quarantined{partition="0"} 0.0' in text
+
+    run(work())
+
+
 def test_a_failed_flush_is_an_illness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system refuses to flush one partition's file, as a dying disk does: the append fails, the partition writes no more,
     and health tells; the other partition and the disk's probe go on."""

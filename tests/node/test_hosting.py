@@ -705,7 +705,7 @@ def test_what_a_node_has_to_say_when_it_has_started(
 
 
 def test_partitions_are_named_in_their_order_whichever_was_taken_in_first() -> None:
-    partitions = {number: SimpleNamespace(quarantined=number != 1) for number in (2, 0, 1)}
+    partitions = {number: SimpleNamespace(damaged=number != 1) for number in (2, 0, 1)}
     storage = SimpleNamespace(
         partitions=partitions, path=Path("/d"), layout=Layout.RELEASED, cluster_key=None, num_partitions=3, findings=[1]
     )
@@ -832,9 +832,9 @@ def test_options_of_every_group_are_looked_at(tmp_path: Path, changed: dict[str,
 
 def test_what_a_node_has_to_say_of_its_partitions(tmp_path: Path) -> None:
     partitions = {
-        5: SimpleNamespace(quarantined=True, failed=None),
-        3: SimpleNamespace(quarantined=False, failed=DiskWriteError(tmp_path, 0, OSError(5, "no"))),
-        4: SimpleNamespace(quarantined=True, failed=None),
+        5: SimpleNamespace(damaged=True, failed=None),
+        3: SimpleNamespace(damaged=False, failed=DiskWriteError(tmp_path, 0, OSError(5, "no"))),
+        4: SimpleNamespace(damaged=True, failed=None),
     }
     storage: Any = SimpleNamespace(
         path=tmp_path, layout=Layout.RELEASED, cluster_key=uuid.UUID(int=1), num_partitions=9, partitions=partitions,

@@ -143,7 +143,7 @@ class Looked:
 
 @pytest.mark.parametrize("problem", [None, "the disk is full"])
 def test_a_look_tells_the_partitions_that_the_disk_is_well(tmp_path: Path, problem: str | None) -> None:
-    partition = SimpleNamespace(quarantined=False, failed=None)
+    partition = SimpleNamespace(damaged=False, failed=None)
     service = Looked()
     storage: Any = SimpleNamespace(path=tmp_path, partitions={5: partition, 2: partition}, journal=None)
     hosted: Any = SimpleNamespace(service=lambda _: service, services=(service,))
@@ -201,7 +201,7 @@ def test_a_disk_of_which_nothing_can_be_said_is_a_problem(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_what_a_look_finds_of_a_partition(tmp_path: Path, partition: Any, service: Any, found: tuple[Any, ...]) -> None:
-    made = partition and SimpleNamespace(quarantined=partition[0], failed=partition[1])
+    made = partition and SimpleNamespace(damaged=partition[0], failed=partition[1])
     served = service and SimpleNamespace(queue_size=service[0], stalled_seconds=service[1], outage=service[2])
     assert looked_at(tmp_path, made, served) == PartitionHealth(4, *found)
 

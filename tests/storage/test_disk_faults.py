@@ -19,12 +19,14 @@ from tests.repair.trees import recording
 from tests.storage.faulty_disks import everything_is_there
 from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, offset_of, opened
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskFullError, DiskWriteError, SyncFailedError
+from waltzctl.engine.errors import DiskFullError, DiskWriteError, PartitionQuarantinedError, SyncFailedError
 from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.node.outages import standing_outage
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER
+from waltzctl.formats.segment import segment_name
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import pack_records
 
@@ -293,6 +295,58 @@ def test_after_a_flush_that_failed_while_it_is_mended_nothing_is_read(
     with failing(monkeypatch, SYNCS, errno.EIO, 0, lambda path: "/quarantine/" in path), opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert (partition.max_transaction_id, type(partition.failed)) == (-1, SyncFailedError)
+
+
+@pytest.mark.parametrize("info_damaged", [False, True])
+def test_a_file_that_this_user_may_not_write_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info_damaged: bool
+) -> None:
+    """With a data file of another user's a sound partition was to be recovered from another replica, which changes nothing."""
+    build_directory(tmp_path, {0: 20, 1: 20})
+    if info_damaged:
+        damage(tmp_path / CONTROL_FILE_NAME, CONTROL_HEADER.size)
+    real = os.open
+
+    def refusing(path: str | Path, flags: int, *rest: int, **options: int | None) -> int:
+        if str(path).endswith(f"0/{segment_name(0)}") and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, flags, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing)
+        with opened(tmp_path) as storage:
+            outage = standing_outage(storage.partition(0))
+            assert outage is not None
+            assert outage.code is (FailureCode.QUARANTINED if info_damaged else FailureCode.IO_ERROR)
+            assert ("recover" in outage.remedy) == info_damaged
+        refusal = PartitionQuarantinedError if info_damaged else DiskWriteError
+        with StorageDirectory.open(tmp_path, partitions=[]) as storage, pytest.raises(refusal):
+            AppendSession(storage, 0)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert (partition.damaged, partition.max_transaction_id) == (info_damaged, 19)
+
+
+@pytest.mark.parametrize("mark", [-1, 15])
+@pytest.mark.parametrize("unassigned", [False, True])
+def test_a_partition_that_could_not_be_mended_is_not_cut_when_it_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int, unassigned: bool
+) -> None:
+    """It had read nothing, so its last transaction was -1, and the next opening cut off all behind that one."""
+    build_directory(tmp_path, {0: 20}, local_low_water_mark=mark)
+    with data_path(tmp_path).open("ab") as file:
+        file.write(b"torn")
+    with StorageDirectory.open(tmp_path, partitions=[]) as storage:
+        with failing(monkeypatch, SYNCS, errno.EIO, 0, lambda path: "/quarantine/" in path):
+            assert isinstance(storage.partition(0).failed, SyncFailedError)
+        if unassigned:
+            storage.unassign(0, delete_files=False)
+            storage.assign(0)
+        else:
+            storage.reopen(0)
+        partition = storage.partition(0)
+        assert (partition.failed, partition.max_transaction_id) == (None, 19)
+        assert partition.read_range(0, 30) == make_records(20)
 
 
 @pytest.mark.parametrize("suffix", [".seg", ".idx"])
