@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.mutation.slips_eighth import EIGHTH
 from tests.mutation.slips_fifth import FIFTH
 from tests.mutation.slips_fourth import FOURTH
+from tests.mutation.slips_ninth import NINTH
 from tests.mutation.slips_of_backups import BACKUPS
 from tests.mutation.slips_of_clients import CLIENTS
 from tests.mutation.slips_of_clusters import CLUSTERS
@@ -218,6 +219,7 @@ SLIPS: tuple[Slip, ...] = (
     *SIXTH,
     *SEVENTH,
     *EIGHTH,
+    *NINTH,
     *INSPECTIONS,
     *PLANS,
     *SALVAGES,

@@ -18,6 +18,7 @@ from waltzctl.engine.pipeline.agreement import (
     Outcome,
     Seen,
     common_ids,
+    outcome_of_hole,
     outcomes,
     versions_of,
 )
@@ -60,6 +61,12 @@ def test_two_versions_without_a_quorum_leave_it_open_and_both_are_told_of() -> N
 def test_what_nobody_has_is_told_once_for_the_whole_run() -> None:
     assert told(["!!-", "-!-"]) == [Nowhere(0, 1), Nowhere(1, 2), Nowhere(2, 3)]
     assert told(["---"]) == [Nowhere(0, 3)]
+
+
+@pytest.mark.parametrize("decided", range(-1, 6))
+def test_a_hole_is_told_as_ids_that_nobody_has(decided: int) -> None:
+    hole = outcome_of_hole(0, 4, decided)
+    assert ([] if hole is None else [hole]) == told(["----"], decided=decided)
 
 
 def test_copies_that_come_late_change_nothing() -> None:
