@@ -266,6 +266,7 @@ class _NodeBackup:
         plan = so_far.layout.plan(tuple(so_far.pieces))
         if (
             mark is None
+            or now.unread  # it may have any number of transactions
             or now.session_id is None
             or now.low_water_mark is None
             or so_far.layout.next_transaction_id <= mark

@@ -11,6 +11,7 @@ from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.change_plan import NodeAction, NodePlan, NodeStep
 from waltzctl.engine.client.partition_readings import PartitionReading, read_cluster, read_partitions
+from waltzctl.formats.wire.failure import FailureCode
 
 
 async def plan_add(client: AdminClient, partitions: Collection[int]) -> NodePlan:
@@ -79,13 +80,14 @@ def _unassign(one: PartitionReading, *, delete_files: bool) -> NodeStep:
             NodeAction.UNASSIGN, one.partition, f"the files stay; a released node forgets session and marks ({state})"
         )
     last = one.last_transaction_id
-    holds = last is None or last >= 0
+    untold = one.unread or one.out_of_service == FailureCode.QUARANTINED  # its files may hold more than it tells
+    holds = last is None or last >= 0 or untold
     return NodeStep(
         NodeAction.UNASSIGN_AND_DELETE,
         one.partition,
         f"session, marks and every file are removed ({state})",
-        from_transaction_id=0 if last is not None and holds else None,
-        to_transaction_id=last if holds else None,
+        from_transaction_id=0 if last is not None and last >= 0 else None,
+        to_transaction_id=last if last is not None and last >= 0 else None,
         loses_data=holds,
     )
 

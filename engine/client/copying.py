@@ -29,7 +29,12 @@ from dataclasses import dataclass
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.admin_records import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
 from waltzctl.engine.client.change_plan import NodeAction, NodePlan, NodeStep, check_still_holds
-from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, read_partitions
+from waltzctl.engine.client.partition_readings import (
+    UNREAD_ADVICE,
+    PartitionReading,
+    need_assigned,
+    read_partitions,
+)
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
     DamageError,
@@ -149,7 +154,7 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
         raise RefusedError(
             f"{destination.address}: the node gives no transaction of partition {partition}, which is out of service:"
             f" {ours.out_of_service}",
-            advice="look after its disk, then restart the node, or switch the partition off and on again",
+            advice=UNREAD_ADVICE,
         )
     session, mark, local = (
         _reported(ours, name, destination.address) for name in ("session_id", "low_water_mark", "local_low_water_mark")

@@ -154,8 +154,14 @@ def below_mark(url: str, partition: int, first: int, mark: int) -> Finding:
     return loss_finding(BelowMark(first, mark, None), Where(None, partition, place(url)))
 
 
-def _below_mark_finding(reading: PartitionReading, url: str) -> Finding | None:
-    """The finding for a partition that ends below its local low-water mark, up to which all was acknowledged."""
+def _end_finding(reading: PartitionReading, url: str) -> Finding | None:
+    """The finding for a partition that ends below its local low-water mark, up to which all was acknowledged.
+
+    Or for one of which the node gives nothing: then nothing tells where its log ends.
+    """
+    if reading.unread:
+        text = f"the node gives no transaction of the partition, which is out of service: {reading.out_of_service}"
+        return _finding(Code.READ_ERROR, url, reading.partition, None, text)
     last, mark = reading.last_transaction_id, reading.local_low_water_mark
     if last is None or mark is None or last >= mark:
         return None
@@ -213,16 +219,11 @@ class NodeVerification:
         self._progress.start(f"verify {client.address}", total)
         for reading in readings:
             self._partitions += 1
-            wrong = _below_mark_finding(reading, url)
-            if wrong is not None and not reading.unread:  # then nothing tells where its log ends
+            wrong = _end_finding(reading, url)
+            if wrong is not None:
                 yield wrong
             if reading.out_of_service == FailureCode.QUARANTINED:
                 text = "the node has quarantined the partition; what is wrong is in its files, which are not seen from here"
-                yield _finding(Code.READ_ERROR, url, reading.partition, None, text)
-            elif reading.unread:
-                text = (
-                    f"the node gives no transaction of the partition, which is out of service: {reading.out_of_service}"
-                )
                 yield _finding(Code.READ_ERROR, url, reading.partition, None, text)
             last = reading.last_transaction_id
             if last is None:
@@ -274,8 +275,8 @@ class NodeVerification:
 async def node_status(client: AdminClient, partitions: Collection[int] | None = None) -> StorageStatus:
     """The status that a node reports; None: not reported.
 
-    `health` is damaged where a partition ends below its local low-water mark, unassigned where it is not the node's, and
-    otherwise not known.  Raises what the calls raise.
+    `health` is damaged where a partition ends below its local low-water mark, or where the node gives nothing of it, unassigned
+    where it is not the node's, and otherwise not known.  Raises what the calls raise.
     """
     url = client.address.url
     readings = await read_partitions(client, partitions)
@@ -290,7 +291,7 @@ async def node_status(client: AdminClient, partitions: Collection[int] | None = 
 
 
 def _status(reading: PartitionReading, url: str) -> PartitionStatus:
-    wrong = _below_mark_finding(reading, url)
+    wrong = _end_finding(reading, url)
     assert wrong is None or wrong.severity is Severity.DAMAGE
     last = reading.last_transaction_id
     return PartitionStatus(
@@ -342,6 +343,7 @@ async def read_records(
                     left -= 1
         if left == 0:
             return
-        wrong = _below_mark_finding(reading, client.address.url)
-        if wrong is not None and (last is None or last > there) and begin <= (reading.local_low_water_mark or 0):
+        wrong = _end_finding(reading, client.address.url)
+        behind = (last is None or last > there) and begin <= (reading.local_low_water_mark or 0)
+        if wrong is not None and (behind or reading.unread):
             yield wrong

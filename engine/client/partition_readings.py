@@ -28,6 +28,8 @@ _KINDS = ("gauges", "counters", "meters", "timers", "histograms")
 _NANOSECOND = 1e-9
 _NOT_OPENED = (FailureCode.IO_ERROR, FailureCode.SYNC_FAILED)
 """What may have kept a node from reading a partition when it was opened; on a full disk it is read."""
+UNREAD_ADVICE = "look after its disk, then restart the node, or switch the partition off and on again"
+"""What gives back a partition of which a node has nothing to give (`PartitionReading.unread`)."""
 _RATES = {
     "mean": "meanRate",
     "one_minute": "oneMinuteRate",

@@ -154,7 +154,8 @@ class PartitionRun:
         if len(named) == len(self.jobs):
             return named
         here = places.on_this_machine(self._partition.path)
-        others = () if self._all_named(span) else tuple(job for job in self.jobs if job not in set(named))
+        known = {job.first for job in named}
+        others = () if self._all_named(span) else tuple(job for job in self.jobs if job.first not in known)
         asked = (*named, *others)[: None if here else REMOTE_HEADERS]
         return named if all(begins_with(job) == job.first for job in asked) else self.jobs
 

@@ -35,6 +35,7 @@ from types import MappingProxyType, TracebackType
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.errors import (
@@ -46,6 +47,7 @@ from waltzctl.engine.errors import (
     NotWaltzError,
     PartitionQuarantinedError,
     RefusedError,
+    SyncFailedError,
     with_roll_backs,
 )
 from waltzctl.engine.findings import Code, Finding, Where, make_finding
@@ -60,7 +62,7 @@ from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, cr
 from waltzctl.engine.storage.journal_recovery import WrittenBack, keep_for, write_back_journal
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_opening import QUARANTINING_ERRORS, ExaminedPartition, PartitionOpener
-from waltzctl.engine.storage.partition_recovery import renew_last_index
+from waltzctl.engine.storage.partition_recovery import renew_last_data, renew_last_index
 from waltzctl.engine.storage.retired import (
     begin_deletion,
     check_deletion,
@@ -73,7 +75,7 @@ from waltzctl.engine.storage.retired import (
 )
 from waltzctl.engine.storage.segment_files import create_segment
 from waltzctl.engine.storage.storage_options import StorageOptions
-from waltzctl.engine.storage.store import roll_back_interrupted
+from waltzctl.engine.storage.store import interrupted, roll_back_interrupted
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,
@@ -386,14 +388,27 @@ class StorageDirectory:
             old = self.partition(number)
             self._control.check_in_place()  # it would be opened where another directory is by now
             self._note_acknowledged(old)
+            if old.quarantined:
+                self._take_back_mending(number)
             if old.failed is not None:
                 renew_last_index(old.path, number)
+                if old.quarantined and isinstance(old.failed, SyncFailedError):
+                    renew_last_data(old.path, number)
             try:
                 old.close()
             finally:
                 opened = self._partitions[number] = self._open_again(number)
                 self._cut_to_acknowledged(opened)
             return opened
+
+    def _take_back_mending(self, number: int) -> None:
+        """Take back the mending of a partition that the disk let neither be finished nor be taken back: no other begins before.
+
+        That of another partition stays: its files are being read.
+        """
+        left = interrupted(self.path)
+        if left and all(partitions_of(entry) == {number} for entry in left):
+            self._taken_back += tuple(entry.id for entry in roll_back_interrupted(self.path))
 
     def _note_acknowledged(self, leaving: Partition) -> None:
         """Remember the last acknowledged transaction of a partition whose sync failed: its files may show more than that.

@@ -8,6 +8,8 @@ wrong with the partition, and a process that may open more files opens it (`Part
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from waltzctl.engine.errors import (
     RefusedError,
     SyncFailedError,
     WaltzError,
+    write_error,
 )
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.losses import DirectoryGone
@@ -35,6 +38,7 @@ from waltzctl.engine.storage.partition_recovery import (
 )
 from waltzctl.engine.storage.segment_recovery import SegmentPlace
 from waltzctl.engine.storage.storage_options import StorageOptions
+from waltzctl.engine.storage.store import interrupted
 
 QUARANTINING_ERRORS = (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError)
 """Errors of examining or mending a partition that quarantine it; any other error keeps the directory from opening."""
@@ -126,6 +130,9 @@ class PartitionOpener:
         except QUARANTINING_ERRORS as error:
             self._check_shortage(error)
             found, again, failed = [*findings, self.read_error(number, error)], None, None
+            if isinstance(error, RefusedError) and self._mending_interrupted():
+                cause = OSError(errno.EBUSY, str(error))
+                error = write_error(self._storage / str(number), None, cause, doing="mend")
             if isinstance(error, DiskWriteError) and not examined.quarantine:
                 # the log is as sound as it was: it can be read
                 failed = error
@@ -133,6 +140,12 @@ class PartitionOpener:
             opened = Partition(*parts, again, found, quarantine=True, failed=failed)
         opened.journal = self.journal
         return opened
+
+    def _mending_interrupted(self) -> bool:
+        """Whether the disk let a mending, of another partition perhaps, neither be finished nor be taken back."""
+        with contextlib.suppress(WaltzError):
+            return bool(interrupted(self._storage))
+        return False
 
     def _check_shortage(self, error: Exception) -> None:
         """Raise the error if it is a shortage of descriptors that ends the opening of the directory."""

@@ -400,8 +400,21 @@ def renew_last_index(directory: PurePath, partition: int) -> None:
             disk.write_whole(segment.index_path, parts)
 
 
+def renew_last_data(directory: PurePath, partition: int) -> None:
+    """Write the last segment's data again, with the bytes that are read, durably.
+
+    After `settle_partition` could not sync it: whatever a process that died had written to it may be in the page cache only,
+    marked clean, and the next sync would not fail.  Raises DiskWriteError, DiskReadError.
+    """
+    for segment in view_partition(directory, partition).data_segments[-1:]:
+        with disk.WritableFile.open(segment.data_path) as file:
+            for at in range(0, file.size(), _PIECE):
+                file.write_at(at, file.read_at(at, _PIECE))
+            file.sync()
+
+
 _PIECE = 1 << 20
-"""Bytes per read when an index is copied."""
+"""Bytes per read when a file is copied, or written again."""
 
 
 def sync_file(path: PurePath) -> None:

@@ -1,6 +1,8 @@
 """A node is backed up through its port: its records are the pages that its directory has, whatever moves meanwhile."""
 
 import asyncio
+import errno
+import os
 import random
 import threading
 import uuid
@@ -502,6 +504,32 @@ def test_what_the_node_does_not_give_out_is_missing(tmp_path: Path) -> None:
     kept = {one.transaction_id for one in log_of(tmp_path / "back")}
     assert kept == set(range(200)) - {20, 21, 140}
     assert findings(place) == [], "the vault itself is whole"
+
+
+@pytest.mark.parametrize("mark", [-1, 2])
+def test_a_partition_of_which_the_node_reads_nothing_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int
+) -> None:
+    """A flush failed when it was opened, all of it is of its first session: the backup had none of it and was called sound."""
+    source, place = build_directory(tmp_path / "source", {0: 10, 1: 3}, local_low_water_mark=mark), vault(tmp_path)
+    with segment_of(source).open("ab") as file:
+        file.write(b"torn")
+
+    def failing(descriptor: int, flush: Callable[[int], None] = os.fsync) -> None:
+        if "/source/.waltzctl/quarantine/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(descriptor)
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, failing)
+
+    async def work() -> None:
+        async with running(source) as node:
+            head = await taken(place, address_of(node))
+            assert (head.damaged, head.partitions[0].last_transaction_id) == (1, None)
+            assert (await taken(place, address_of(node), partitions=frozenset({1}))).damaged == 0
+
+    run(work())
 
 
 def test_damaged_data_is_kept_as_it_came(tmp_path: Path) -> None:

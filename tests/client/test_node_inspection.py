@@ -21,6 +21,7 @@ from tests.node.running import run, running
 from waltzctl.engine.client import inspect as inspect_module
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.admin_records import BatchSize, read_batches
+from waltzctl.engine.client.changes import plan_remove
 from waltzctl.engine.client.inspect import NodeRecord, NodeVerification, NodeVerifyOptions, node_status, read_records
 from waltzctl.engine.errors import InvalidRequestError, RemoteError
 from waltzctl.engine.findings import Code, Finding, Severity
@@ -114,6 +115,13 @@ def test_a_partition_of_which_the_node_reads_nothing_is_not_clean(
             (_, *found), summary = await verified(client)
             assert [(one.code, one.partition, one.severity) for one in found] == [(Code.READ_ERROR, 0, Severity.DAMAGE)]
             assert (summary.exit_status_name, summary.records) == ("io-error", 3)
+            status = await node_status(client)
+            assert [[one.code for one in part.findings] for part in status.partitions] == [[Code.READ_ERROR], []]
+            for first, last in ((None, None), (3, 5)):
+                shown = [item async for item in read_records(client, {0}, first=first, last=last)]
+                assert [item.code for item in shown if isinstance(item, Finding)] == [Code.READ_ERROR]
+            (step,) = (await plan_remove(client, {0}, delete_files=True)).steps
+            assert (step.loses_data, step.from_transaction_id, step.to_transaction_id) == (True, None, None)
 
     run(work())
 

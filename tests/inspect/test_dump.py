@@ -143,6 +143,25 @@ def test_where_names_are_right_a_range_opens_no_other_segment(tmp_path: Path, mo
     assert asked == [0, 10, 20, 30], "where everything is read anyway"
 
 
+@pytest.mark.parametrize(("first", "last"), [(100, None), (None, 250), (100, 500)])
+def test_the_work_for_a_range_grows_with_the_number_of_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int | None, last: int | None
+) -> None:
+    """All segments in the range were put into a set once for each segment: of 12,000, to the end, that took 20 seconds."""
+    storage = build_directory(tmp_path / "s", {0: 300}, per_segment=1, size=SIZE)
+    hashed: list[int] = []
+
+    def counted(job: SegmentJob) -> int:
+        hashed.append(job.first)
+        return job.first
+
+    monkeypatch.setattr(SegmentJob, "__hash__", counted)
+    assert ids(list(dump_records(age(storage), first=first, last=last))) == [
+        *range(first or 0, min(last or 299, 299) + 1)
+    ]
+    assert len(hashed) < 2 * 300
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_two_segments_of_as_many_records_that_have_each_others_names(tmp_path: Path, *, reverse: bool) -> None:
     """Their records came out of order, with gaps and an overlap that verify does not name."""

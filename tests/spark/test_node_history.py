@@ -22,6 +22,7 @@ from waltzctl.engine.errors import (
     InvalidRequestError,
     PeerError,
     ProtocolError,
+    RefusedError,
     RemoteError,
     StalePlanError,
 )
@@ -148,6 +149,18 @@ def test_a_node_must_tell_how_far_a_partition_is(node: Node) -> None:
     assert reader.latest({0, 5}, {}, "intact").keys() == {0}
     with pytest.raises(ProtocolError, match="it does not tell the last transaction of partition 2"):
         reader.latest(None, {}, "intact")
+    reader.close()
+
+
+@pytest.mark.parametrize("mark", [-1, 7])
+def test_what_a_node_cannot_read_is_not_passed_over_as_lost(node: Node, mark: int) -> None:
+    """A new query had all up to the mark as lost, and went on behind it when the node could read it again."""
+    unread = replace(reading(0, -1, mark, mark), out_of_service="sync-failed")
+    reader = history(unread, reading(1, 3))
+    for up_to in ("intact", "low-water-mark"):
+        with pytest.raises(RefusedError, match="no transaction of partition 0, which is out of service: sync-failed"):
+            reader.latest(None, {}, up_to)
+    assert list(reader.latest({1}, {}, "intact")) == [1]
     reader.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -347,6 +348,67 @@ def test_a_partition_that_could_not_be_mended_is_not_cut_when_it_is_opened_again
         partition = storage.partition(0)
         assert (partition.failed, partition.max_transaction_id) == (None, 19)
         assert partition.read_range(0, 30) == make_records(20)
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [(errno.ENOSPC, (*WRITES, "ftruncate")), (errno.EIO, SYNCS), (errno.EROFS, (*WRITES, "ftruncate"))],
+)
+def test_a_mending_in_whose_midst_the_disk_failed_begins_anew_when_it_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, names: tuple[str, ...]
+) -> None:
+    """It could not be taken back either, and kept each partition from being mended: switched off and on as is told, they were
+    called damaged, to be recovered from another replica, until the node was restarted.
+    """
+    allowed, failed = 0, True
+    while failed:
+        path = build_directory(tmp_path / str(allowed), {0: 20, 1: 20}, per_segment=10)
+        for number in (0, 1):
+            with data_path(path, 10, number).open("ab") as file:
+                file.write(b"torn")
+        with StorageDirectory.open(path, partitions=[]) as storage:
+            with failing(monkeypatch, names, code, allowed, lambda name: True) as calls:
+                for _ in range(2):
+                    assert [storage.partition(number).damaged for number in (0, 1)] == [False, False]
+                    for number in (1, 0):
+                        with contextlib.suppress(DiskWriteError):
+                            storage.reopen(number)
+                failed = len(calls) > allowed
+            for number in (1, 0, 1):
+                partition = storage.reopen(number)
+                assert not partition.damaged
+            for number in (0, 1):
+                assert storage.partition(number).failed is None
+                assert storage.partition(number).read_range(0, 30) == make_records(20, partition=number)
+        *_, summary = verify([path])
+        assert isinstance(summary, VerifySummary)
+        assert summary.status == "clean"
+        allowed += 1
+    assert allowed > 8
+
+
+@pytest.mark.parametrize("suffix", [".seg", ".idx"])
+def test_what_could_not_be_flushed_when_it_was_opened_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """The system reports a failed flush once, and takes the file for clean then: what was in memory only counted as durable."""
+    build_directory(tmp_path, {0: 20})
+    path = data_path(tmp_path).with_suffix(suffix)
+    size, before = path.stat().st_size, path.read_bytes()
+    with StorageDirectory.open(tmp_path, partitions=[]) as storage:
+        with failing(monkeypatch, SYNCS, errno.EIO, 0, lambda name: name == str(path)):
+            assert isinstance(storage.partition(0).failed, SyncFailedError)
+        written: list[bytes] = []
+
+        def observe(change: disk.Change) -> None:
+            if change.kind == "write" and Path(change.path).name.startswith(path.name):
+                written.append(change.data)
+
+        monkeypatch.setattr(disk, "observer", observe)
+        storage.reopen(0)
+        monkeypatch.setattr(disk, "observer", None)
+        assert (storage.partition(0).failed, storage.partition(0).max_transaction_id) == (None, 19)
+    assert (sum(map(len, written)), path.read_bytes()) == (size, before)
 
 
 @pytest.mark.parametrize("suffix", [".seg", ".idx"])
