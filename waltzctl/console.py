@@ -119,7 +119,14 @@ class Console:
                 if error is None:
                     raise
                 drop_output()  # why the command ends is the error, for which stderr and the exit status are left
-        elif not isinstance(error, ReaderGoneError):  # of another output, a FIFO
+            except OSError as failed:
+                if not isinstance(error, WaltzError):
+                    raise
+                self.trouble(f"{failed.filename}: {failed.strerror}")
+                drop_output()  # as above
+        elif not isinstance(error, ReaderGoneError):  # of another output, a FIFO: what was shown here is to be whole
+            self._guarded(self._writer.close)
+            self.flush()
             raise ReaderGoneError(self.known) from error
         self.detail(f"{'ended early' if error else 'done'} after {human_duration(time.monotonic() - self._began)}")
 

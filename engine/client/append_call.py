@@ -288,9 +288,9 @@ class AppendCall:
 
     def refused(self, sequence: int) -> None:
         """The append with this sequence number is not committed and will not be: send its draft again."""
-        self.again.append(self.sent[sequence])  # may raise MemoryError: then nothing has changed
+        self.wake()  # this and the next line may raise MemoryError: then nothing has changed
+        self.again.append(self.sent[sequence])
         del self.sent[sequence]
-        self.wake()
 
     @abstractmethod
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
@@ -313,10 +313,10 @@ class OneAppend(AppendCall):
         """See `AppendCall`."""
         mount = self._mount
         assert mount is not None
+        self.wake()
         number = RequestId(mount.client_id, generation, mount.partition, sequence)
         self.transaction = Transaction(mount.partition, transaction_id, number, header)
         del self.sent[sequence]
-        self.wake()
 
 
 class AppendsInBulk(AppendCall):
@@ -391,7 +391,7 @@ class AppendsInBulk(AppendCall):
 
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
         """See `AppendCall`."""
-        self._committed.append((self.sent[sequence][0], transaction_id))
-        del self.sent[sequence]
         if self._waiter is not None:
             self.wake()
+        self._committed.append((self.sent[sequence][0], transaction_id))
+        del self.sent[sequence]

@@ -288,8 +288,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         if self._queued_bytes > WRITE_BUFFER:
             self._flush()  # now, so that the next caller sees that the write buffer is full
         elif not self._flush_due:
-            self._flush_due = True
             self._loop.call_soon(self._flush)
+            self._flush_due = True  # not before: where that raises MemoryError, the next caller does it
 
     async def close(self) -> None:
         """Close the connection and wait until it is closed.  Calls in flight fail."""

@@ -395,11 +395,14 @@ class LogClient:
             return found
 
     def _mount_for_appends(self, partition: int, client_id: int, position: int) -> Mount:
-        made = self._append_mounts[partition] = Mount(
-            self._connections.endpoint, self.options, partition, client_id, position, None
-        )
+        made = Mount(self._connections.endpoint, self.options, partition, client_id, position, None)
         self._client_id = client_id
-        self._begin(made)
+        try:
+            self._begin(made)
+        except BaseException:  # for instance MemoryError: the next append makes another one
+            self._end(made)
+            raise
+        self._append_mounts[partition] = made
         return made
 
     def _begin(self, mount: Mount) -> None:

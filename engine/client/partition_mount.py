@@ -142,11 +142,16 @@ class Mount:
         """The directory names this server for the partition; None: no server owns it."""
         if server == self._server or self._error is not None:
             return
-        self._server = server
-        self._detach()
-        if server is not None:
-            self._endpoint = self.endpoint_of(server, self.client_id)
-            self._endpoint.attach(self)
+        try:
+            self._server = server
+            self._detach()
+            if server is not None:
+                self._endpoint = self.endpoint_of(server, self.client_id)
+                self._endpoint.attach(self)
+        except BaseException:  # for instance MemoryError: the server is named again, and must not seem to be known
+            self._server = None
+            self._detach()
+            raise
 
     def _detach(self) -> None:
         if self._connection is not None and self.queue is not None:
@@ -269,6 +274,7 @@ class Mount:
         if self._mount_id is None:
             return
         pending, queue = self._pending, self.queue
+        before, held = self.position, 0 if queue is None else queue.qsize()
         for client, generation, partition, sequence, transaction_id, header in rows:
             if transaction_id != self.position + 1:
                 continue  # sent for an earlier mount request
@@ -280,7 +286,12 @@ class Mount:
                 del pending[sequence]
             if queue is not None:
                 number = RequestId(client, generation, partition, sequence)
-                queue.put_nowait(Transaction(partition, transaction_id, number, header))
+                try:
+                    queue.put_nowait(Transaction(partition, transaction_id, number, header))
+                except BaseException:
+                    if queue.qsize() - held > self.position - before:  # it came that far: it must not come twice
+                        self.position = transaction_id
+                    raise
             self.position = transaction_id
         if self._connection is not None and not self._queue_has_room:
             self._connection.pause()

@@ -98,6 +98,14 @@ class Endpoint:
         elif self._keeper is None or self._keeper.done():
             self._keeper = self._spawn(self._keep_connected())
 
+    def _seek(self) -> None:
+        """Connect again for the mounts, if there are any; as long as there is no memory for it, later."""
+        if self._mounts and (self._keeper is None or self._keeper.done()):
+            try:
+                self._keeper = self._spawn(self._keep_connected())
+            except MemoryError:
+                asyncio.get_running_loop().call_later(self._options.first_retry, self._seek)
+
     def detach(self, mount: Mount) -> None:
         """Stop calling the mount."""
         if self._mounts.get(mount.partition) is mount:
@@ -111,8 +119,11 @@ class Endpoint:
         attempt and ends the mounts.
         """
         pause, waited, logged = 0.0, 0.0, ""
+        suspect: LogConnection | None = None  # it is to be closed: some of the mounts may have been told of it
         while self._mounts:
             try:
+                if suspect is not None and not suspect.closed:
+                    await suspect.close()
                 made = await self.connection()
                 if not made.closed:  # it may have ended before this task ran
                     for mount in [*self._mounts.values()]:
@@ -120,19 +131,21 @@ class Endpoint:
                 if not made.closed:
                     return
             except PeerError as error:
-                if waited >= self._options.nudge and logged != (logged := str(error)):
-                    self._log.warning("a log server is not reached, and is tried again and again: %s", error)
+                with contextlib.suppress(Exception):  # for instance MemoryError, here and below
+                    if waited >= self._options.nudge and logged != (logged := str(error)):
+                        self._log.warning("a log server is not reached, and is tried again and again: %s", error)
             except WaltzError as error:
                 for mount in [*self._mounts.values()]:
                     mount.end(error)
                 return
             except Exception as error:  # for instance MemoryError: nobody else connects for the mounts
-                if logged != (logged := repr(error)):
-                    self._log.error("%s is not reached, and is tried again and again", self.address, exc_info=error)
-                if self._current is not None:
-                    # a mount that was told of it is not to mount again beside its new appends
-                    with contextlib.suppress(Exception):
-                        await self._current.close()
+                suspect = self._current
+                with contextlib.suppress(Exception):
+                    if logged != (logged := repr(error)):
+                        self._log.error("%s is not reached, and is tried again and again", self.address, exc_info=error)
+                with contextlib.suppress(Exception):
+                    if suspect is not None:  # a mount that was told of it is not to mount again beside its new appends
+                        await suspect.close()
             pause = self._options.pause_after(pause)
             await asyncio.sleep(pause)
             waited += pause
@@ -154,11 +167,10 @@ class Endpoint:
             mount.writable()
 
     def _lost(self, error: PeerError) -> None:
-        self._losses.append((asyncio.get_running_loop().time(), error))
         for mount in self._mounts.values():
             mount.lost()
-        if self._mounts and (self._keeper is None or self._keeper.done()):
-            self._keeper = self._spawn(self._keep_connected())
+        self._seek()
+        self._losses.append((asyncio.get_running_loop().time(), error))
 
     async def close(self) -> None:
         """Drop the mounts and close the connection."""

@@ -109,6 +109,11 @@ class FailureDetector:
         while refusals < _REFUSALS or not await self._delete_descriptor(path, server):
             try:
                 connection = await self._connect(address)
+                was_connected, refusals, pause = True, 0, _RETRY
+                try:
+                    await asyncio.shield(connection.ended)
+                finally:
+                    await connection.close()
             except PeerError:
                 refusals = refusals + 1 if was_connected and await self._is_refused(address) else 0
                 longest = _LONGEST_RETRY if was_connected else _NEVER_CONNECTED_RETRY
@@ -116,12 +121,6 @@ class FailureDetector:
             except Exception as error:  # for instance a descriptor without a valid address, or MemoryError
                 self._log.warning("server %d at %s:%d: %r", server.server, server.host, server.port, error)
                 refusals, pause = 0, min(2 * pause, _LONGEST_RETRY if was_connected else _NEVER_CONNECTED_RETRY)
-            else:
-                was_connected, refusals, pause = True, 0, _RETRY
-                try:
-                    await asyncio.shield(connection.ended)
-                finally:
-                    await connection.close()
             await asyncio.sleep(pause)
 
     async def _is_refused(self, address: Address) -> bool:

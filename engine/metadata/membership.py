@@ -154,21 +154,19 @@ class Membership:
             self._changed.clear()
             try:
                 now = await self._read_assignment()
+                if now is not None and now != reported and not self._lost.done():
+                    assigned(now)
+                    reported = now
+                await self._wait(self._store.session_timeout)
             except _DescriptorDeletedError as error:
                 await self._close_and_register_again(assigned, str(error), "it stands there again")
-                reported, now = {}, None
-                self._changed.set()
+                reported = {}
             except (PeerError, SessionLostError) as error:
                 self._log.warning("%s", error)
                 await self._wait(_PAUSE)
-                continue
             except Exception as error:  # for instance MemoryError: no other task follows the assignment
                 self._log.error("the assignment stays as it is: %s", error, exc_info=unforeseen(error))
-                now = None
-            if now is not None and now != reported and not self._lost.done():
-                reported = now
-                assigned(now)
-            await self._wait(self._store.session_timeout)
+                await self._wait(self._store.session_timeout)
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a change or the loss of the session, at most `seconds`."""

@@ -103,11 +103,10 @@ async def follow_replicas(
                 for partition in one.partitions:
                     nodes.setdefault(partition, set()).add(one.node)
             await on_change(nodes)
+            await happens_within(changed, store.session_timeout)
         except Exception as error:  # for instance MemoryError: no other task follows the assignment
             log.warning("the storage nodes' assignment is not known: %s", error, exc_info=unforeseen(error))
             await asyncio.sleep(_PAUSE)
-            continue
-        await happens_within(changed, store.session_timeout)
 
 
 class PartitionSessions:

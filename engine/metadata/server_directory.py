@@ -69,15 +69,14 @@ class ServerDirectory:
                 if now is not None and now != last:
                     on_change(now)
                     last = now
+                last_error = ""
+                await happens_within(changed, _REREAD_SECONDS)
             except Exception as error:  # for instance MemoryError: no other task follows the assignment
                 if last_error != (last_error := str(error) or type(error).__name__):
                     self._log.warning(
                         "who has which partition is not known: %s", last_error, exc_info=unforeseen(error)
                     )
                 await asyncio.sleep(_PAUSE)
-                continue
-            last_error = ""
-            await happens_within(changed, _REREAD_SECONDS)
 
     async def _read(self, changed: asyncio.Event) -> Mapping[int, PartitionServer] | None:
         assignment, _, cversion, servers = await read_servers(self._store, changed.set)

@@ -144,10 +144,12 @@ class LogServer:
     async def stop(self, seconds: float) -> None:
         """Stop, in the order given above; clients have `seconds` to receive their answers."""
         await self._port.stop_accepting()
-        await self.assign({})
-        await asyncio.gather(*self._closing)
-        await self._port.drain(seconds)
-        await self._nodes.close()
+        try:
+            await self.assign({})
+            await asyncio.gather(*self._closing)
+        finally:  # also where a partition cannot be closed
+            await self._port.drain(seconds)
+            await self._nodes.close()
 
 
 async def _no_preferences(partitions: tuple[int, ...], preferred: bool) -> bool:

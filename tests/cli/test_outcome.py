@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import importlib
+import json
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from waltzctl.console import Console
 from waltzctl.engine import errors
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.exit_status import ExitStatus
+from waltzctl.options import Format
 from waltzctl.outcome import conclude
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,6 +188,49 @@ def test_what_was_found_counts_where_the_reader_of_another_output_goes() -> None
             raise BrokenPipeError
 
     assert conclude(body) is ExitStatus.DAMAGED
+
+
+@pytest.mark.parametrize("chosen", ["json", "ndjson"])
+@pytest.mark.parametrize("command", ["verify", "status"])
+def test_why_a_command_ends_is_told_though_standard_output_is_full(tmp_path: Path, chosen: str, command: str) -> None:
+    """Nothing but the full disk was told, with its status."""
+    with Path("/dev/full").open("w") as full:
+        arguments = command_line(command, tmp_path / "nowhere", "--format", chosen)
+        process = warm_start.Popen(arguments, stdout=full, stderr=subprocess.PIPE, env=environment())
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.NOT_WALTZ
+    assert b"standard output: No space left on device\n" in err
+    assert err.endswith(b": no such file or directory\n")
+
+
+def test_what_else_was_asked_for_comes_whole_though_nobody_reads_the_differences(tmp_path: Path) -> None:
+    """``compare A B --differences FIFO --plan-dir PLANS --format json`` wrote no plan, and an array without an end."""
+    pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
+    one = build_directory(tmp_path / "one", {0: 60}, local_low_water_mark=9)
+    other = build_directory(tmp_path / "other", {0: 50}, local_low_water_mark=9)
+    fifo, plans = tmp_path / "fifo", tmp_path / "plans"
+    os.mkfifo(fifo)
+    reader = threading.Thread(target=lambda: fifo.open("rb").close())
+    reader.start()
+    told = invoke("compare", one, other, "--differences", fifo, "--plan-dir", plans, "--format", "json")
+    reader.join()
+    assert (told.status, told.err) == (ExitStatus.REPAIRABLE, "")
+    assert json.loads(told.out)[-1]["type"] == "compare-summary"
+    assert len([*plans.iterdir()]) == 1
+
+
+@pytest.mark.parametrize("chosen", ["json", "ndjson", "plain"])
+def test_what_was_shown_comes_whole_though_the_reader_of_another_output_goes(
+    chosen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body() -> None:
+        with Console(Format(chosen)) as console:
+            console.emit({"type": "example", "number": 1})
+            raise BrokenPipeError
+
+    assert conclude(body) is ExitStatus.CLEAN
+    if chosen == "json":
+        assert json.loads(capsys.readouterr().out) == [{"type": "example", "number": 1}]
 
 
 def test_files_that_were_asked_for_are_written_though_nobody_reads_the_answer(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ class LogInProcess:
     mounts: int = 0
     most: int = 0
     """That were ever under way at a time."""
+    receiving: bool = False
+    """Whether the client is at work on what was said."""
     _flushes: list[RequestId] = field(default_factory=list)
     _reader: FrameReader = field(default_factory=FrameReader)
     _connection: LogConnection | None = None
@@ -137,7 +139,20 @@ class LogInProcess:
         """In one piece; to nobody while there is no connection."""
         if self._connection is not None:
             data = b"".join(map(wire.encode, messages))
-            asyncio.get_running_loop().call_soon(self._connection.data_received, data)
+            asyncio.get_running_loop().call_soon(self._come, self._connection, data)
+
+    def _come(self, connection: LogConnection, data: bytes) -> None:
+        assert connection._transport is not None
+        if connection._transport.is_closing():
+            return
+        self.receiving = True
+        try:
+            connection.data_received(data)
+        except MemoryError:  # a transport ends the connection then
+            self._connection = None if self._connection is connection else self._connection
+            connection._transport.close()
+        finally:
+            self.receiving = False
 
     def _fed(self, number: int) -> wire.FeedData:
         return wire.FeedData(self.log[number][0], number, 0)

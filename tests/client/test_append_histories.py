@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
+from itertools import count
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.client.log_in_process import OPTIONS, Bulk, InProcess, run
+from waltzctl.engine.client import append_call, partition_mount
+from waltzctl.engine.client.append_call import AppendCall, AppendsInBulk, OneAppend
+from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Build, Draft
-from waltzctl.engine.client.partition_mount import SPENT_AT
+from waltzctl.engine.client.partition_mount import SPENT_AT, Mount
 
 few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
@@ -27,6 +33,25 @@ HAPPENS = st.one_of(
 )
 """What, of how many appends or which of them, and how many transactions of others."""
 ORDERLY = {"commit", "append"}
+WITHOUT_MEMORY: list[tuple[Any, str]] = [
+    (Mount, "fed"),
+    (Mount, "pushed"),
+    (Mount, "connected"),
+    (Mount, "_mount_answered"),
+    (Mount, "_fail_oldest"),
+    (Mount, "_decide_passed"),
+    (Mount, "_return_conflicting"),
+    (Mount, "_wake_next"),
+    (AppendCall, "refused"),
+    (AppendCall, "wake"),
+    (OneAppend, "committed"),
+    (AppendsInBulk, "committed"),
+    (LogConnection, "send"),
+    (partition_mount, "RequestId"),
+    (append_call, "RequestId"),
+    (append_call, "Transaction"),
+]
+"""What may lack memory while the client is at work on what a server said."""
 
 
 @few
@@ -44,7 +69,34 @@ def test_whatever_happens_each_is_committed_once_and_told(
     awaited: bool,
     spent: int | None,
 ) -> None:
+    live_through(given, happens, in_flight, awaited=awaited, spent=spent)
+
+
+@pytest.mark.parametrize("what", WITHOUT_MEMORY, ids=lambda what: f"{what[0].__name__.rpartition('.')[2]}-{what[1]}")
+def test_whatever_happens_a_moment_without_memory_doubles_and_hides_nothing(what: tuple[Any, str]) -> None:
+    for seed in range(40):
+        random = Random(seed)
+        kinds = [random.choice(("commit", "refuse", "pass over", "cut", "move", "append", "append")) for _ in range(14)]
+        happens = [
+            ((kind, random.randrange(4), random.randrange(3)), random.choice((0, 1, 2, 5, 40))) for kind in kinds
+        ]
+        live_through([["draft"] * 8] * 2, happens, 3, fails=(what, seed % 13 + 1, seed % 2 == 0))
+
+
+def live_through(
+    given: list[list[str]],
+    happens: list[tuple[tuple[str, int, int], int]],
+    in_flight: int,
+    *,
+    awaited: bool = False,
+    spent: int | None = None,
+    fails: tuple[tuple[Any, str], int, bool] | None = None,
+) -> None:
+    """`fails`: what, at which time, and whether behind what it does."""
+
     async def test(made: InProcess) -> None:
+        if fails is not None:
+            patch.setattr(*fails[0], failing(made, getattr(*fails[0]), *fails[1:]))
         log, generation, singles = made.log, 1, list[asyncio.Task[Any]]()
         if spent is not None:
             made.mount._sequence = SPENT_AT - spent
@@ -80,7 +132,7 @@ def test_whatever_happens_each_is_committed_once_and_told(
             wanted = {place: b"%d-%d" % (who, place) for place, kind in enumerate(kinds) if kind != "nothing"}
             assert bulk.task.result() == len(bulk.told) == len(wanted)
             assert {place: log.log[number][1] for place, number in bulk.told} == wanted
-            if {what for (what, _, _), _ in happens} <= ORDERLY:
+            if {what for (what, _, _), _ in happens} <= ORDERLY and fails is None:
                 assert bulk.told == sorted(bulk.told)
         for place, task in enumerate(singles):
             assert log.log[task.result().transaction_id] == (task.result().request_id, b"single-%d" % place)
@@ -89,7 +141,22 @@ def test_whatever_happens_each_is_committed_once_and_told(
         assert log.most <= in_flight
         assert (made.mount._to_resend, made.mount._pending, made.mount._calls, made.mount._turns) == (0, {}, {}, {})
 
-    run(test, replace(OPTIONS, in_flight=in_flight, nudge=1.0))
+    with pytest.MonkeyPatch.context() as patch:
+        run(test, replace(OPTIONS, in_flight=in_flight, nudge=1.0))
+
+
+def failing(made: InProcess, real: Callable[..., Any], time: int, behind: bool) -> Callable[..., Any]:
+    """`real`, which lacks memory at that time that a server's message leads to it."""
+    times = count(1)
+
+    def fails_once(*given: Any) -> Any:
+        if not made.log.receiving or next(times) != time:
+            return real(*given)
+        if behind and getattr(real, "__name__", "") in {"fed", "_decide_passed", "_mount_answered", "_wake_next"}:
+            real(*given)
+        raise MemoryError
+
+    return fails_once
 
 
 def item(kind: str, data: bytes) -> Build | Draft:

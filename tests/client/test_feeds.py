@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +19,14 @@ from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Transaction
+from waltzctl.engine.client.partition_mount import Mount
+from waltzctl.engine.client.server_connections import ServerConnections
+from waltzctl.engine.client.server_endpoint import Endpoint
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.request_id import NO_CLIENT, RequestId
 from waltzctl.formats.wire import client as wire
 
 AHEAD = 8
@@ -244,6 +249,165 @@ def test_a_moment_without_memory_is_not_the_last_in_which_a_feed_connects(caplog
 
     simulate(whole())
     assert [one.exc_info is not None for one in caplog.records if one.levelname == "ERROR"] == [True], "said once"
+
+
+@pytest.mark.parametrize("what", ["endpoint", "spawn", "connected"])
+def test_a_moment_without_memory_in_which_a_partition_gets_its_server_is_not_the_last_look_at_it(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its mount counted as one that is at that server already, and was nowhere."""
+    place: tuple[type, str] = {
+        "endpoint": (Endpoint, "__init__"),
+        "spawn": (ServerConnections, "_spawn"),
+        "connected": (Mount, "connected"),
+    }[what]
+    real, failed = getattr(*place), list[object]()
+
+    def fails_once(*given: Any) -> Any:
+        if not failed:
+            failed.append(given)
+            if asyncio.iscoroutine(given[-1]):
+                given[-1].close()
+            raise MemoryError
+        return real(*given)
+
+    async def whole() -> None:
+        server, here = FeedingServer(), PartitionServer("here", 1, 1)
+        directory = Directory(servers={})
+        async with LogClient(directory, server.connect, log=LOG, options=ClientOptions(timeout=10.0)) as client:
+            feed = client.feed(0)
+            first = asyncio.ensure_future(anext(feed))
+            await quiet()
+            if what == "connected":  # to a connection that is there already
+                await client._connections.endpoint(here, 101).connection()
+            monkeypatch.setattr(*place, fails_once)
+            with pytest.raises(MemoryError):
+                directory.tell({0: here})
+            directory.tell({0: here})  # as `ServerDirectory.follow` does
+            await asyncio.sleep(5.0)
+            server.say(*fed(0, 0))
+            await asyncio.sleep(5.0)
+            assert (len(failed), first.done()) == (1, True)
+            await feed.aclose()
+
+    simulate(whole())
+
+
+def test_a_moment_without_memory_behind_a_transaction_that_was_given_to_its_reader_doubles_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, failed = asyncio.Queue.put_nowait, list[object]()
+
+    def put_nowait(queue: asyncio.Queue[Any], item: Any) -> None:
+        real(queue, item)
+        if getattr(item, "transaction_id", None) == 1 and not failed:
+            failed.append(item)
+            raise MemoryError
+
+    class Server(FeedingServer):
+        """Goes on behind the transaction that a feed request names, as a log server does."""
+
+        def _answer(self, message: Any) -> None:
+            super()._answer(message)
+            if isinstance(message, wire.FeedRequest):
+                self.say(*fed(0, *range(message.client_high_water_mark + 1, 4)))
+
+    async def whole() -> list[int]:
+        server, here = Server(), PartitionServer("here", 1, 1)
+        async with LogClient(Directory(servers={0: here}), server.connect, log=LOG) as client:
+            async with asyncio.timeout(60):
+                return [one.transaction_id async for one in client.feed(0, until=lambda _: 3)]
+
+    monkeypatch.setattr(asyncio.Queue, "put_nowait", put_nowait)
+    assert simulate(whole()) == [0, 1, 2, 3]
+    assert failed
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_moment_without_memory_in_which_a_connection_is_lost_is_not_the_end_of_the_search(times: int) -> None:
+    """Nobody connected for the mounts any more."""
+    failed = list[object]()
+
+    async def test(server: FeedingServer, client: LogClient, _directory: Directory) -> None:
+        feed = client.feed(0)
+        first = asyncio.ensure_future(anext(feed))
+        await quiet()
+
+        def fails(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            if len(failed) < times:
+                failed.append(work)
+                work.close()
+                raise MemoryError
+            return client._connections._spawn(work)
+
+        (endpoint,) = client._connections._endpoints.values()
+        endpoint._spawn = fails
+        with contextlib.suppress(MemoryError):
+            server.cut()
+        await asyncio.sleep(30.0)
+        server.say(*fed(0, 0))
+        await quiet()
+        assert (len(failed), first.done()) == (times, True)
+        await feed.aclose()
+
+    run(test)
+
+
+def test_a_moment_without_memory_in_which_something_is_sent_keeps_nothing_that_follows() -> None:
+    """All that followed on the connection stayed in its buffer."""
+
+    async def test(_server: FeedingServer, client: LogClient, _directory: Directory) -> None:
+        assert await client.data(0, 1) == b"data of 1"
+        loop: Any = asyncio.get_running_loop()
+
+        def call_soon(*_: object, **__: object) -> None:
+            del loop.call_soon
+            raise MemoryError
+
+        connection = await client._connections.endpoint(PartitionServer("here", 1, 1), NO_CLIENT).connection()
+        loop.call_soon = call_soon
+        with pytest.raises(MemoryError):
+            connection.send_frames([wire.encode(wire.FlushRequest(RequestId(OTHER, 1, 0, 1)), 4)])
+        assert await client.data(0, 2) == b"data of 2"
+
+    run(test)
+
+
+@pytest.mark.parametrize("what", ["error", "warning"])
+def test_a_moment_without_memory_in_which_an_attempt_is_logged_is_not_the_last_attempt(what: str) -> None:
+    failed = list[object]()
+
+    class Log(logging.Logger):
+        def _fail(self) -> None:
+            if not failed:
+                failed.append(self)
+                raise MemoryError
+
+        def error(self, *_: Any, **__: Any) -> None:
+            self._fail()
+
+        def warning(self, *_: Any, **__: Any) -> None:
+            self._fail()
+
+    async def whole() -> None:
+        server = FeedingServer()
+
+        async def connect(address: Address) -> LogConnection:
+            if not failed:
+                raise PeerUnreachableError(str(address), "not yet") if what == "warning" else OverflowError
+            return await server.connect(address)
+
+        directory = Directory(servers={0: PartitionServer("here", 1, 1)})
+        async with LogClient(directory, connect, log=Log("scarce")) as client:
+            feed = client.feed(0)
+            first = asyncio.ensure_future(anext(feed))
+            await asyncio.sleep(30.0)
+            server.say(*fed(0, 0))
+            await asyncio.sleep(1.0)
+            assert (len(failed), first.done()) == (1, True)
+            await feed.aclose()
+
+    simulate(whole())
 
 
 def test_data_for_a_feed_is_awaited_however_long_it_takes() -> None:

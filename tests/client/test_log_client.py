@@ -18,12 +18,13 @@ from tests.client.told_servers import Directory
 from tests.server.serving import QUICK, Serving, serving
 from tests.server.storing import LOG, PARTITION, until
 from waltzctl.engine.client import append_call, partition_mount
-from waltzctl.engine.client.append_call import AppendsInBulk
+from waltzctl.engine.client.append_call import AppendCall, AppendsInBulk
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, Mount
+from waltzctl.engine.client.server_endpoint import Endpoint
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, PeerError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
@@ -495,6 +496,55 @@ def test_c10_appends_under_way_are_decided_before_the_next_client_id_is_used(tmp
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("first", [True, False], ids=["for the first", "for the second"])
+def test_a_moment_without_memory_in_which_an_append_wakes_its_call_leaves_it_to_the_next_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bulk: bool, first: bool
+) -> None:
+    """No connection lasted any longer: each one came to an append that was decided already, and still under way."""
+    real, failed = AppendCall.wake, list[bool]()
+
+    def wake(call: AppendCall) -> None:
+        if call.sent and not failed.count(True):
+            failed.append(bool(failed) or first)
+            if failed[-1]:
+                raise MemoryError
+        real(call)
+
+    async def test(around: Around) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it ends the connection, and is told
+        client = around.client
+        await client.append(PARTITION, Draft(b"0"))
+        monkeypatch.setattr(AppendCall, "wake", wake)
+        async with asyncio.timeout(5):
+            if bulk:
+                assert await client.append_all(PARTITION, [Draft(b"1"), Draft(b"2")]) == 2
+            else:
+                await asyncio.gather(*(client.append(PARTITION, Draft(data)) for data in (b"1", b"2")))
+        assert len(await all_of(client)) == 3
+
+    run(tmp_path, test)
+
+
+def test_an_append_for_whose_mount_there_is_no_memory_keeps_no_later_one_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All appends to the partition met their deadline, at a mount that was nowhere."""
+
+    def no_memory(*_: object) -> None:
+        monkeypatch.undo()
+        raise MemoryError
+
+    async def test(around: Around) -> None:
+        client = around.client
+        monkeypatch.setattr(Endpoint, "attach", no_memory)
+        with pytest.raises(MemoryError):
+            await client.append(PARTITION, Draft(b"0"), timeout=5.0)
+        assert await client.append_all(PARTITION, [Draft(b"1")], timeout=5.0) == 1
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize("whose", ["a feed", "an append", "appends in bulk"])
 def test_a_moment_without_memory_hides_no_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
@@ -542,7 +592,10 @@ def test_a_moment_without_memory_hides_no_transaction(
     run(tmp_path, test)
 
 
-def test_a_moment_without_memory_while_partitions_are_mounted_doubles_no_append(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closes", [True, False], ids=["and the connection is closed", "and cannot be closed at once"])
+def test_a_moment_without_memory_while_partitions_are_mounted_doubles_no_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
     """The mounts in front of the one that failed were asked for again, and took what was appended since for lost."""
 
     async def test(around: Around) -> None:
@@ -550,12 +603,18 @@ def test_a_moment_without_memory_while_partitions_are_mounted_doubles_no_append(
         assert await client.append(PARTITION, Draft(b"0"))
         mount, connected = client._append_mounts[PARTITION], asyncio.Event()
 
+        async def fails_once(_: LogConnection) -> None:
+            monkeypatch.undo()
+            raise MemoryError
+
         class Other(Mount):
             times = 0
 
             def connected(self, *_: object) -> None:
                 self.times += 1
                 if self.times == 2:  # once more, by the connection that follows the one which is cut
+                    if not closes:
+                        monkeypatch.setattr(LogConnection, "close", fails_once)
                     raise MemoryError
                 if self.times == 3:
                     connected.set()

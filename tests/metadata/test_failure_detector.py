@@ -155,6 +155,36 @@ def test_a_moment_without_memory_behind_the_end_of_a_server_is_not_the_last_look
     simulate(work())
 
 
+@pytest.mark.parametrize("what", ["close", "ended"])
+def test_a_moment_without_memory_at_the_end_of_a_connection_is_not_the_last_look_at_its_server(what: str) -> None:
+    async def work() -> None:
+        network, failed = Network("srrr"), list[object]()
+
+        class Failing(Peer):
+            async def close(self) -> None:
+                self.end()
+                if what == "close" and not failed:
+                    failed.append(self)
+                    raise MemoryError
+
+        async def connect(address: Address) -> Any:
+            peer = await network.connect(address)
+            failing = Failing()
+            peer.ended.add_done_callback(lambda _: failing.end())
+            if what == "ended":
+                failing.ended.add_done_callback(failed.append)
+                failing.ended.set_exception(MemoryError())
+            return failing
+
+        detector = FailureDetector(connect, network.delete, log=LOG, refused=network.refused)
+        detector.watch(1, [("two", ServerDescriptor(2, "h", 2, ()))])
+        await asyncio.sleep(LONG)
+        assert (len(failed), network.deleted) == (1, ["two"])
+        await detector.close()
+
+    simulate(work())
+
+
 def test_who_was_never_reached_is_hardly_tried_any_more() -> None:
     async def work() -> None:
         network = Network("t")

@@ -104,6 +104,35 @@ def test_what_keeps_the_metadata_away_is_said_once_for_each_time(
     assert [one.getMessage().rpartition(": ")[2] for one in caplog.records] == ["gone", "locked", "gone", "gone"]
 
 
+def test_a_moment_without_memory_while_news_are_waited_for_is_not_the_last_look_at_the_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed, looks = list[float](), list[int]()
+    wait = server_directory.happens_within
+
+    async def happens_within(event: asyncio.Event, seconds: float) -> bool:
+        if not failed:
+            failed.append(seconds)
+            raise MemoryError
+        return await wait(event, seconds)
+
+    class Directory(ServerDirectory):
+        async def _read(self, changed: asyncio.Event) -> None:
+            looks.append(len(failed))
+            if len(looks) == 2:
+                raise asyncio.CancelledError
+
+    monkeypatch.setattr(server_directory, "happens_within", happens_within)
+    monkeypatch.setattr(server_directory, "_PAUSE", 0.0)
+
+    async def test() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await Directory(SimpleNamespace(), 1, log=LOG).follow(lambda _: None)  # type: ignore[arg-type]
+
+    asyncio.run(test())
+    assert looks == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("alive", "of", "told"),
     [
@@ -165,6 +194,34 @@ def test_an_assignment_of_nodes_that_cannot_be_read_is_asked_for_again(
     assert slept == [partition_sessions._PAUSE] * 2
     assert found == [{0: {"n:1"}, 1: {"n:1", "m:1"}}]
     assert [one.getMessage().rpartition(": ")[2] for one in caplog.records] == ["gone", "gone"]
+
+
+def test_replicas_are_followed_behind_a_moment_without_memory_while_news_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told_of: list[object] = []
+
+    async def read(*_: object) -> tuple[NodeAssignment, None]:
+        return NodeAssignment(()), None
+
+    async def told(nodes: object) -> None:
+        told_of.append(nodes)
+        if len(told_of) == 2:
+            raise asyncio.CancelledError
+
+    async def happens_within(*_: object) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(partition_sessions, "read_payload", read)
+    monkeypatch.setattr(partition_sessions, "happens_within", happens_within)
+    monkeypatch.setattr(partition_sessions, "_PAUSE", 0.0)
+
+    async def test() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await follow_replicas(SimpleNamespace(session_timeout=60.0), told, log=LOG)  # type: ignore[arg-type]
+
+    asyncio.run(test())
+    assert told_of == [{}, {}]
 
 
 def test_replicas_are_followed_behind_a_moment_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,6 +301,33 @@ def test_a_server_follows_its_assignment_behind_a_moment_without_memory(
     over(stores, test)
 
 
+@pytest.mark.parametrize("what", ["_wait", "_assigned"])
+def test_a_moment_without_memory_behind_a_look_at_the_assignment_is_not_the_last_look_at_it(
+    stores: Stores, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        server, failed = Server(await stores.open()), list[bool]()
+        place = Membership if what == "_wait" else server
+        real = getattr(place, what)
+
+        def fails_once(*given: Any) -> Any:
+            if not failed:
+                failed.append(True)
+                raise MemoryError
+            return real(*given)
+
+        monkeypatch.setattr(place, what, fails_once)
+        await server.start()
+        await server.until(lambda _: bool(failed))
+        second = Server(await stores.open())
+        await second.start(port=2)
+        await server.until(lambda held: len(held) == 2)
+        await second.stop()
+        await server.stop()
+
+    over(stores, test)
+
+
 @pytest.mark.parametrize(
     "error", [NotPermittedError("not permitted"), DamageError("nonsense"), MismatchError("other"), MemoryError()]
 )

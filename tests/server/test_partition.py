@@ -306,6 +306,35 @@ def test_a_server_that_is_stopped_while_a_partition_is_taken_away_closes_that_on
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["in the stop", "taken away before"])
+def test_a_partition_that_cannot_be_closed_keeps_no_connection_open_behind_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    real = Partition.close
+
+    async def close(partition: Partition) -> None:
+        await real(partition)
+        raise MemoryError
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            await server.partitions[PARTITION].store.session()
+            monkeypatch.setattr(Partition, "close", close)
+            if before:
+                taking_away = asyncio.ensure_future(server.assign({}))
+                await asyncio.sleep(0)
+                taking_away.cancel()
+                await asyncio.wait([taking_away])
+            with pytest.raises(MemoryError):
+                await server.stop(1.0)
+            assert (server._nodes._closed, len(server.port.connections)) == (True, 0)
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize(("heard", "anew"), [(1, False), (2, True)])
 def test_what_is_undecided_when_the_partition_is_assigned_anew_is_not_sent_any_more(
     tmp_path: Path, heard: int, anew: bool

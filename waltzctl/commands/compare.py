@@ -245,8 +245,11 @@ class _Report:
             from waltzctl.engine.compare.differences import write_table
             from waltzctl.output_file import replacing_binary
 
-            with replacing_binary(table) as target:
-                write_table(self._comparisons, target)
+            try:
+                with replacing_binary(table) as target:
+                    write_table(self._comparisons, target)
+            except BrokenPipeError:  # a FIFO whose reader needs no more; the plans and the conclusion are for others
+                table = None
         files = [] if plan_directory is None else self._write_plans(plan_directory, allow_data_loss=allow_data_loss)
         self._console.known = status = ExitStatus.from_label(summary.exit_status_name)
         if status is not ExitStatus.CLEAN or files or not (self._console.quiet and self._console.for_people):
