@@ -88,10 +88,32 @@ NINTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/client/inspect.py",
-        "            elif reading.unread:\n",
-        "            elif False:\n",
+        "    if reading.unread:\n",
+        "    if False:\n",
         ("tests/client/test_node_inspection.py",),
         "a partition of which a node reads nothing is called clean",
+    ),
+    Slip(
+        "engine/storage/directory.py",
+        "                    renew_last_data(old.path, number)\n",
+        "                    pass\n",
+        (f"{_FAULTS}::test_what_could_not_be_flushed_when_it_was_opened_is_written_again",),
+        "records that a failed flush left in the page cache alone are acknowledged when the partition is opened again",
+    ),
+    Slip(
+        "engine/client/partition_mount.py",
+        "                    if queue.qsize() - held > self.position - before:  # it came that far: it must not come twice\n",
+        "                    if False:\n",
+        ("tests/client/test_feeds.py",),
+        "a transaction is given to its reader twice",
+    ),
+    Slip(
+        "engine/client/append_call.py",
+        "        self.wake()  # this and the next line may raise MemoryError: then nothing has changed\n"
+        "        self.again.append(self.sent[sequence])\n        del self.sent[sequence]\n",
+        "        self.again.append(self.sent[sequence])\n        del self.sent[sequence]\n        self.wake()\n",
+        ("tests/client/test_append_histories.py",),
+        "behind a moment without memory no connection lasts any more",
     ),
     Slip(
         "engine/metadata/embedded_store.py",
