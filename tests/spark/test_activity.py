@@ -21,6 +21,7 @@ TALLIES = (
 )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("created", "segments", "client"),
     [
