@@ -56,6 +56,8 @@ The vote
 
 The resolved mark is the highest transaction that a quorum of the last replicas holds and that is not below the lowest last
 transaction of the replicas that vote.  It stays undecided as long as absent replicas could give a higher transaction a quorum.
+W: nor is it below the low-water mark of a replica that holds all below that: a session that ended before it wrote the metadata
+had resolved it, with a replica perhaps whose disk was replaced since, and a node refuses to be cut below its mark.
 Until it is decided, each replica copies from the nearest one ahead of it, so that whatever a voter holds reaches a quorum.  New
 replicas copy, too, but they are not counted and not copied from before the mark is resolved.
 
@@ -238,6 +240,7 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
         phase=phase,
         votes=votes,
         high_water_mark=held,
+        low_water_mark=event.low_water_mark,
         cut_to=cut_to,
         proven_to=proven_to,
         marked=marked,
@@ -311,7 +314,9 @@ def _vote(state: Recovery) -> Recovery:
         return state
     held = [one.held for one in state.counted]
     lost = [one.held for one in state.counted if one.lost]
-    mark = resolve(held, absent=state.absent, quorum=state.last_quorum, lowest=min(voters), lost=lost)
+    marked = [one.low_water_mark for one in state.counted if one.low_water_mark <= one.held and not one.lost]
+    lowest = max(min(voters), *marked)
+    mark = resolve(held, absent=state.absent, quorum=state.last_quorum, lowest=lowest, lost=lost)
     return state if mark is None else replace(state, resolved=mark)
 
 

@@ -37,6 +37,7 @@ class Replica:
         last: its state in the metadata when the session began; None for a new replica.
         votes: it takes part in the vote.
         high_water_mark: its last transaction; None while it is not connected.
+        low_water_mark: the mark with which it connected.
         cut_to: the transaction above which it has to be cut before it counts; None if it is not cut.
         proven_to: the last transaction above its closing mark that a voter is known to hold as well; None if nothing is left to
             compare.
@@ -54,6 +55,7 @@ class Replica:
     phase: Phase = Phase.ABSENT
     votes: bool = False
     high_water_mark: int | None = None
+    low_water_mark: int = -1
     cut_to: int | None = None
     proven_to: int | None = None
     marked: bool = False

@@ -59,6 +59,31 @@ def test_without_that_copy_the_next_session_may_resolve_less_and_nobody_has_a_ma
     assert later.state.resolved == 11
 
 
+@pytest.mark.parametrize(("mark", "resolved"), [(11, 11), (12, None), (15, None)])
+def test_a_mark_that_a_session_set_before_it_ended_lasts_though_the_copy_that_made_its_quorum_is_lost(
+    mark: int, resolved: int | None
+) -> None:
+    """A history of the simulation found it, storage 11025: whom the mark was set on refused ever after to be cut below it."""
+    session = Session(a=VOTER, b=VOTER, c=NEVER_IN_A_SESSION)
+    session.connects("b", 8, mark, 15)
+    session.connects("c", -1, -1, -1)  # its disk was replaced since
+    actions = session.connects("a", 0, -1, 11)
+    assert session.state.resolved == resolved
+    if resolved is None:
+        assert CatchUp("a:1", "b:1", 12, 15) in actions
+        session.tell(CaughtUp("a:1", 15))
+        assert session.state.resolved == 15
+
+
+@pytest.mark.parametrize("last", [14, 15])
+def test_a_mark_above_what_its_replica_holds_bounds_nothing(last: int) -> None:
+    session = Session(a=VOTER, b=VOTER, c=VOTER)
+    session.connects("b", 8, 15, last)
+    session.connects("a", 0, -1, 11)
+    session.connects("c", 0, -1, 11)
+    assert session.state.resolved == (11 if last < 15 else None)
+
+
 @pytest.mark.parametrize(("last", "marked"), [(14, False), (15, True)])
 def test_voters_that_hold_it_are_enough(last: int, marked: bool) -> None:
     session = Session(a=VOTER, b=VOTER, c=VOTER)
