@@ -118,10 +118,7 @@ class AdminClient(NodeClient[wire.AdminMessage]):
         return self._connection.next_sequence()
 
     async def _call(self, request: wire.AdminRequest, expected: type[A], what: str) -> A:
-        try:
-            frame = wire.encode(request, self._connection.version)
-        except ValueError as error:
-            raise self._no_room(what, error) from error
+        frame = self._encoded(what, wire.encode, request, self._connection.version)
         return await self._connection.call(request.sequence, frame, expected, what)
 
     async def _change(self, request: wire.AdminRequest, what: str) -> None:

@@ -29,12 +29,7 @@ from dataclasses import dataclass
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.admin_records import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
 from waltzctl.engine.client.change_plan import NodeAction, NodePlan, NodeStep, check_still_holds
-from waltzctl.engine.client.partition_readings import (
-    UNREAD_ADVICE,
-    PartitionReading,
-    need_assigned,
-    read_partitions,
-)
+from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, need_read, read_partitions
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
     DamageError,
@@ -150,12 +145,7 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
             f"{destination.address}: partition {partition} is quarantined: damage was found in it, and it accepts no writes",
             advice=_advice_to_restart(destination.address, source.address, options),
         )
-    if ours.unread:
-        raise RefusedError(
-            f"{destination.address}: the node gives no transaction of partition {partition}, which is out of service:"
-            f" {ours.out_of_service}",
-            advice=UNREAD_ADVICE,
-        )
+    need_read(ours, destination.address)
     session, mark, local = (
         _reported(ours, name, destination.address) for name in ("session_id", "low_water_mark", "local_low_water_mark")
     )

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import uuid
 from abc import abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self
 
@@ -67,9 +68,12 @@ class NodeClient(Generic[M]):
                 raise
         return client
 
-    def _no_room(self, what: str, error: ValueError) -> InvalidRequestError:
-        """The error of a call whose request cannot be encoded."""
-        return InvalidRequestError(f"{self.address}: {what}: a field does not fit its place: {error}")
+    def _encoded(self, what: str, encode: Callable[..., bytes], *request: object) -> bytes:
+        """The frame of a call's request.  Raises InvalidRequestError."""
+        try:
+            return encode(*request)
+        except ValueError as error:
+            raise InvalidRequestError(f"{self.address}: {what}: a field does not fit its place: {error}") from error
 
     @property
     def address(self) -> Address:

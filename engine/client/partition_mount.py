@@ -299,8 +299,11 @@ class Mount:
 
     def _fail_oldest(self) -> None:
         """The oldest pending append is not committed and will not be: its call sends it again."""
-        sequence, call = next(iter(self._pending.items()))
-        call.refused(sequence)
+        self._give_back(next(iter(self._pending)))
+
+    def _give_back(self, sequence: int) -> None:
+        """Give a pending append back to its call, which sends it again.  An error (MemoryError) leaves it pending."""
+        self._pending[sequence].refused(sequence)
         del self._pending[sequence]
         self._to_resend += 1
 
@@ -327,11 +330,8 @@ class Mount:
     def _return_conflicting(self) -> None:
         """Give appends back to their calls whose conflicting transaction the feed has reached."""
         for sequence in [one for one, conflicting in self._conflicts.items() if conflicting <= self.position]:
-            call = self._pending.get(sequence)
-            if call is not None:
-                call.refused(sequence)
-                del self._pending[sequence]
-                self._to_resend += 1
+            if sequence in self._pending:
+                self._give_back(sequence)
             del self._conflicts[sequence]
 
     # ---- the feed ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.errors import InvalidRequestError, ProtocolError, RemoteError
+from waltzctl.engine.errors import InvalidRequestError, ProtocolError, RefusedError, RemoteError
 from waltzctl.engine.node.readings import CLUSTER_KEY, CLUSTER_PARTITIONS, OUT_OF_SERVICE
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, MAX_PARTITIONS
 from waltzctl.formats.wire.failure import FailureCode
@@ -28,8 +28,6 @@ _KINDS = ("gauges", "counters", "meters", "timers", "histograms")
 _NANOSECOND = 1e-9
 _NOT_OPENED = (FailureCode.IO_ERROR, FailureCode.SYNC_FAILED)
 """What may have kept a node from reading a partition when it was opened; on a full disk it is read."""
-UNREAD_ADVICE = "look after its disk, then restart the node, or switch the partition off and on again"
-"""What gives back a partition of which a node has nothing to give (`PartitionReading.unread`)."""
 _RATES = {
     "mean": "meanRate",
     "one_minute": "oneMinuteRate",
@@ -296,6 +294,16 @@ async def _session(client: AdminClient, number: int) -> SessionInfo | None:
         if error.code == FailureCode.NOT_ASSIGNED:
             return None  # the partition was taken away in between
         raise
+
+
+def need_read(reading: PartitionReading, place: object) -> None:
+    """Raise RefusedError if the node at `place` has nothing of the partition to give (`PartitionReading.unread`)."""
+    if reading.unread:
+        raise RefusedError(
+            f"{place}: the node gives no transaction of partition {reading.partition}, which is out of service:"
+            f" {reading.out_of_service}",
+            advice="look after its disk, then restart the node, or switch the partition off and on again",
+        )
 
 
 def need_assigned(readings: Collection[PartitionReading], peer: str) -> None:

@@ -44,10 +44,7 @@ class StorageClient(NodeClient[wire.StorageMessage]):
 
     async def _open(self, cluster_key: uuid.UUID, num_partitions: int) -> None:
         request = wire.OpenRequest(cluster_key, num_partitions)
-        try:
-            frame = wire.encode(request)
-        except ValueError as error:
-            raise self._no_room("open", error) from error
+        frame = self._encoded("open", wire.encode, request)
         await self._connection.call(request.sequence, frame, wire.SuccessResponse, "open")
 
     async def last_session_info(self, session_id: int, partition: int, *, offline: bool = False) -> SessionInfo:
@@ -133,10 +130,7 @@ class StorageClient(NodeClient[wire.StorageMessage]):
 
     async def _call(self, request: wire.StorageRequest, expected: type[A], asked: str) -> A:
         what = f"{asked} of partition {request.partition}"
-        try:
-            frame = wire.encode(request)
-        except ValueError as error:
-            raise self._no_room(what, error) from error
+        frame = self._encoded(what, wire.encode, request)
         answer = await self._connection.call(request.sequence, frame, expected, what)
         echoed = (answer.session_id, answer.partition)  # type: ignore[attr-defined]  # every message has both
         if echoed != (request.session_id, request.partition):

@@ -113,9 +113,8 @@ class WritableFile:
         self.path = path
         self._descriptor: int | None = descriptor
 
-    def __del__(
-        self, close: Callable[[int], None] = os.close
-    ) -> None:  # at the interpreter's end the module may be empty
+    # `close` is a default: at the interpreter's end the module may be empty
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._descriptor is not None:
             close(self._descriptor)
 
@@ -425,21 +424,21 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
                 yield file
                 file.sync()
                 file.close()
-                if not _is_at(beside, made):
+                if not is_at(beside, made):
                     raise write_error(
                         path, None, OSError(errno.EBUSY, "another process writes it as well"), doing="replace"
                     )
                 rename(beside, path)
                 sync_directory(path.parent, directory)
         except BaseException:
-            if _is_at(beside, made):
+            if is_at(beside, made):
                 with contextlib.suppress(DiskError):
                     unlink(beside)
             raise
 
 
-def _is_at(path: PurePath, made: os.stat_result) -> bool:
-    """Whether the file at `path` is the one that was made."""
+def is_at(path: PurePath, made: os.stat_result) -> bool:
+    """Whether the file at `path` is the one that was made, links not followed."""
     with contextlib.suppress(OSError):
         return os.path.samestat(os.lstat(path), made)
     return False

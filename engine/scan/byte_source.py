@@ -54,9 +54,8 @@ class FileSource:
         self.name = str(path)
         self._descriptor = disk.open_for_reading(path, devices=devices)
 
-    def __del__(
-        self, close: Callable[[int], None] = os.close
-    ) -> None:  # at the interpreter's end the module may be empty
+    # `close` is a default: at the interpreter's end the module may be empty
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._descriptor is not None:
             close(self._descriptor)
 

@@ -20,12 +20,11 @@ from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeRecord, below_mark, walk
-from waltzctl.engine.client.partition_readings import UNREAD_ADVICE, PartitionReading, read_partitions
+from waltzctl.engine.client.partition_readings import PartitionReading, need_read, read_partitions
 from waltzctl.engine.errors import (
     InvalidRequestError,
     PeerError,
     ProtocolError,
-    RefusedError,
     RemoteError,
     StalePlanError,
 )
@@ -231,12 +230,7 @@ class NodeHistory:
             last = reading.last_transaction_id
             if last is None:
                 raise ProtocolError(self.place, f"it does not tell the last transaction of partition {number}")
-            if reading.unread:  # what it cannot give now is not lost, and would be passed over for ever
-                raise RefusedError(
-                    f"{self.place}: the node gives no transaction of partition {number}, which is out of service:"
-                    f" {reading.out_of_service}",
-                    advice=UNREAD_ADVICE,
-                )
+            need_read(reading, self.place)  # what it cannot give now is not lost, and would be passed over for ever
             lost = -1 if reading.local_low_water_mark is None else reading.local_low_water_mark
             if up_to == LOW_WATER_MARK:
                 marks = reading.low_water_mark, reading.local_low_water_mark

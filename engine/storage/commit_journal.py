@@ -197,11 +197,11 @@ class CommitJournal:
                 _remove_earlier_journal(path, owner)
             for one in files:
                 one.path = path
-            if not _is_there(files[0], path):
+            if not disk.is_at(path, os.fstat(files[0].fileno())):
                 raise _met(path)
             write_state(storage, state)
         except BaseException:
-            if files and _is_there(files[0], path):  # otherwise the one there is another process's
+            if files and disk.is_at(path, os.fstat(files[0].fileno())):  # otherwise the one there is another process's
                 remove_file(path)
             _close(files)
             raise
@@ -574,10 +574,3 @@ def _met(path: PurePath) -> RefusedError:
     return RefusedError(
         f"{path}: another process made a commit journal there at the same moment", advice="name another path"
     )
-
-
-def _is_there(file: disk.WritableFile, path: Path) -> bool:
-    """Whether this file is the one at `path`."""
-    with contextlib.suppress(OSError):
-        return os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
-    return False

@@ -1,8 +1,6 @@
 """A node is backed up through its port: its records are the pages that its directory has, whatever moves meanwhile."""
 
 import asyncio
-import errno
-import os
 import random
 import threading
 import uuid
@@ -19,6 +17,7 @@ from tests.builders import KEY, build_directory, digest
 from tests.cli.damage import damage_record, segment_of
 from tests.client.nodes import data_of, records
 from tests.client.peers import ReleasedAdmin, scripted
+from tests.descriptors import let_syncs_fail
 from tests.node.running import run, running
 from waltzctl.engine.backup import backup_writer, node_backup
 from waltzctl.engine.backup.backup_restore import RestoreOptions, restore_backup
@@ -514,14 +513,7 @@ def test_a_partition_of_which_the_node_reads_nothing_is_damage(
     source, place = build_directory(tmp_path / "source", {0: 10, 1: 3}, local_low_water_mark=mark), vault(tmp_path)
     with segment_of(source).open("ab") as file:
         file.write(b"torn")
-
-    def failing(descriptor: int, flush: Callable[[int], None] = os.fsync) -> None:
-        if "/source/.waltzctl/quarantine/" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        flush(descriptor)
-
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, failing)
+    let_syncs_fail(monkeypatch, "/source/.waltzctl/quarantine/")
 
     async def work() -> None:
         async with running(source) as node:

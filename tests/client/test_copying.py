@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from tests import builders
 from tests.builders import build_directory, make_records
 from tests.client.nodes import admin_of, data_of, records
 from tests.client.peers import ReleasedAdmin, scripted
+from tests.descriptors import let_syncs_fail
 from tests.node.running import run, running
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.change_plan import NodeAction
@@ -353,11 +352,6 @@ def test_a_destination_of_which_the_node_reads_nothing_stays_as_it_is(
     """All of it was to be copied anew: the partition was switched off, refused the copy, and stayed off."""
     made = make_records(10)
 
-    def failing(descriptor: int, flush: Callable[[int], None] = os.fsync) -> None:
-        if "/destination/.waltzctl/quarantine/" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        flush(descriptor)
-
     async def work() -> None:
         async with pair(tmp_path, made, made[:5], mark=9, kept=-1) as (theirs, ours, data):
             with pytest.raises(RefusedError, match="gives no transaction of partition 0, which is out of service"):
@@ -372,8 +366,7 @@ def test_a_destination_of_which_the_node_reads_nothing_stays_as_it_is(
         return built
 
     monkeypatch.setitem(globals(), "build_directory", build)
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, failing)
+    let_syncs_fail(monkeypatch, "/destination/.waltzctl/quarantine/")
     run(work())
 
 

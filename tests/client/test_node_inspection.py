@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +14,7 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, segment_of
 from tests.client.nodes import admin_of, records
 from tests.client.peers import ReleasedAdmin, scripted
+from tests.descriptors import let_syncs_fail
 from tests.node.running import run, running
 from waltzctl.engine.client import inspect as inspect_module
 from waltzctl.engine.client.admin_client import AdminClient
@@ -101,14 +99,7 @@ def test_a_partition_of_which_the_node_reads_nothing_is_not_clean(
     storage = build_directory(tmp_path, {0: 10, 1: 3}, local_low_water_mark=mark)
     with segment_of(storage, 0).open("ab") as file:
         file.write(b"torn")
-
-    def failing(descriptor: int, flush: Callable[[int], None] = os.fsync) -> None:
-        if "/quarantine/" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        flush(descriptor)
-
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, failing)
+    let_syncs_fail(monkeypatch, "/quarantine/")
 
     async def work() -> None:
         async with running(storage) as node, admin_of(node) as client:

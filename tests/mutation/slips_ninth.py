@@ -25,8 +25,8 @@ NINTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/commit_journal.py",
-        "            if files and _is_there(files[0], path):  # otherwise the one there is another process's\n",
-        "            if True:\n",
+        "            if files and disk.is_at(path, os.fstat(files[0].fileno())):",
+        "            if True:",
         (f"{_JOURNAL}::test_of_two_that_make_a_journal_at_one_path_at_once_the_faster_one_keeps_it",),
         "of two nodes that are given one journal the slower one removes it from the faster one",
     ),
@@ -67,7 +67,7 @@ NINTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/durable/disk.py",
-        "                if not _is_at(beside, made):\n",
+        "                if not is_at(beside, made):\n",
         "                if False:\n",
         ("tests/durable/test_locks_and_names.py::test_a_file_that_two_replace_at_once_is_never_half_of_one",),
         "of two processes that replace a file one gives its name to what the other one has half written",
