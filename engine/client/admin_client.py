@@ -88,7 +88,8 @@ class AdminClient(NodeClient[wire.AdminMessage]):
 
     async def records(self, partition: int, first_transaction_id: int, max_count: int) -> tuple[WireRecord, ...]:
         """At most `max_count` consecutive records from a transaction on, perhaps none.  Checksums are not verified."""
-        request = wire.RecordListRequest(self._sequence(), partition, first_transaction_id, max_count)
+        asked = min(max_count, LIMITS.max_records)  # of more than are decoded here the connection would end
+        request = wire.RecordListRequest(self._sequence(), partition, first_transaction_id, asked)
         answer = await self._call(request, wire.RecordListResponse, f"record list of partition {partition}")
         self._check_partition(partition, answer.partition)
         if len(answer.records) > max(max_count, 0):

@@ -122,7 +122,7 @@ class LogClient:
         """Append a transaction and wait until it is committed; None when `build` returned None.
 
         `build` is called again each time that the append was not committed and is sent again.  Raises DeadlineError (the append
-        may or may not be committed), ClientAheadError, OversizedAppendError (see `ClientOptions.max_body`), and what `build`
+        may or may not be committed), ClientAheadError, OversizedAppendError (too long, or too many locks), and what `build`
         raises.
         """
         with self._within(

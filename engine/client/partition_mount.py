@@ -28,6 +28,7 @@ from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.append_frames import append_writer
 from waltzctl.formats.wire.feed_frames import FeedRow
 from waltzctl.formats.wire.frame import FRAME_HEADER
+from waltzctl.formats.wire.primitives import DEFAULT_LIMITS
 
 
 class ClientAheadError(RefusedError):
@@ -35,13 +36,13 @@ class ClientAheadError(RefusedError):
 
 
 class OversizedAppendError(InvalidRequestError):
-    """An append that is longer than a server accepts.  `place`: the draft's index in its call, from 0."""
+    """An append that is longer, or has more locks, than a server accepts.  `place`: the draft's index in its call, from 0.
 
-    def __init__(self, place: int, size: int, most: int) -> None:
-        super().__init__(
-            f"an append of {size} bytes; the longest that a server takes is {most}",
-            advice="split the transaction, or keep its data elsewhere",
-        )
+    A server would close the connection, with everything in flight on it, each time that the append is sent.
+    """
+
+    def __init__(self, place: int, message: str, advice: str) -> None:
+        super().__init__(message, advice=advice)
         self.place = place
 
 
@@ -446,7 +447,7 @@ class Mount:
                 if draft is None:
                     continue
                 self._sequence = sequence = self._sequence + 1
-                ids = _ids(draft.write_locks), _ids(draft.read_locks), _ids(draft.append_locks)
+                ids = _ids(draft.write_locks, place), _ids(draft.read_locks, place), _ids(draft.append_locks, place)
                 try:
                     frame = write(client, generation, partition, sequence, mark, draft.header, draft.data, *ids)
                 except ValueError as error:
@@ -454,7 +455,11 @@ class Mount:
                         f"an append that cannot be sent: {error}", advice="a header has 32 bits, with a sign"
                     ) from error
                 if len(frame) - FRAME_HEADER.size > most:
-                    raise OversizedAppendError(place, len(frame) - FRAME_HEADER.size, most)
+                    raise OversizedAppendError(
+                        place,
+                        f"an append of {len(frame) - FRAME_HEADER.size} bytes; the longest that a server takes is {most}",
+                        "split the transaction, or keep its data elsewhere",
+                    )
             except Exception as error:
                 call.fail(error, place)
                 break
@@ -519,8 +524,17 @@ class Mount:
         self._start_nudge_timer()
 
 
-def _ids(locks: Collection[Lock]) -> tuple[int, ...]:
-    return tuple([lock_id(*lock) for lock in locks]) if locks else ()
+def _ids(locks: Collection[Lock], place: int) -> tuple[int, ...]:
+    """The ids of a draft's locks of one kind.  Raises OversizedAppendError."""
+    if not locks:
+        return ()
+    if len(locks) > DEFAULT_LIMITS.max_list:
+        raise OversizedAppendError(
+            place,
+            f"an append with {len(locks)} locks of one kind; the most that a server takes are {DEFAULT_LIMITS.max_list}",
+            "make one lock stand for several of them, or append several transactions",
+        )
+    return tuple([lock_id(*lock) for lock in locks])
 
 
 def _set_result(future: asyncio.Future[Any], value: object) -> None:

@@ -56,7 +56,7 @@ class ServerClient(NodeClient[wire.ClientMessage]):
         return tuple(sorted(answer.partitions))
 
     async def connectivity(self) -> tuple[tuple[str, bool], ...]:
-        """The storage nodes of the server's partitions (``host:port``), and whether each answers the server."""
+        """The cluster's storage nodes (``host:port``), and whether each answers the server."""
         request = wire.CheckStorageConnectivityRequest(self._request_id())
         answer = await self._call(request, wire.CheckStorageConnectivityResponse, "its storage nodes")
         return tuple(sorted(answer.nodes))
@@ -77,7 +77,8 @@ class ServerClient(NodeClient[wire.ClientMessage]):
 
     async def prefer(self, partitions: Sequence[int], preferred: bool) -> None:
         """Add partitions to those that the server prefers, or remove them.  Raises RefusedError when the server could not."""
-        number, wanted = self._request_id(), tuple(partitions)
+        wanted = tuple(partitions)
+        number = self._request_id(wanted[0] if wanted else NO_PARTITION)  # the first one, as in the release
         what = "preferred partitions"
         if preferred:
             add = wire.AddPreferredPartitionRequest(number, wanted)

@@ -113,7 +113,8 @@ class StorageClient(NodeClient[wire.StorageMessage]):
     ) -> tuple[RecordHeader, ...]:
         """At most `max_count` consecutive record headers from a transaction on, perhaps none."""
         sequence = self._connection.next_sequence()
-        request = wire.RecordHeaderListRequest(session_id, sequence, partition, first_transaction_id, max_count)
+        asked = min(max_count, LIMITS.max_records)  # of more than are decoded here the connection would end
+        request = wire.RecordHeaderListRequest(session_id, sequence, partition, first_transaction_id, asked)
         headers = (await self._call(request, wire.RecordHeaderListResponse, "record header list")).headers
         self._check_count(len(headers), max_count)
         return headers
@@ -123,7 +124,8 @@ class StorageClient(NodeClient[wire.StorageMessage]):
     ) -> tuple[WireRecord, ...]:
         """At most `max_count` consecutive records from a transaction on, perhaps none.  Checksums are not verified."""
         sequence = self._connection.next_sequence()
-        request = wire.RecordListRequest(session_id, sequence, partition, first_transaction_id, max_count)
+        asked = min(max_count, LIMITS.max_records)
+        request = wire.RecordListRequest(session_id, sequence, partition, first_transaction_id, asked)
         records = (await self._call(request, wire.RecordListResponse, "record list")).records
         self._check_count(len(records), max_count)
         return records

@@ -121,10 +121,10 @@ class PartitionSessions:
         """The storage nodes of a partition, ``host:port``, sorted."""
         return (await self._read_assignment())[0].get(partition, ())
 
-    async def nodes_of(self, partitions: Collection[int]) -> frozenset[str]:
-        """The storage nodes of any of these partitions, in one read."""
-        held, _ = await self._read_assignment()
-        return frozenset(node for number in partitions for node in held.get(number, ()))
+    async def nodes(self) -> frozenset[str]:
+        """Every storage node of the assignment, those without a partition among them, in one read."""
+        found, _ = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment)
+        return frozenset(one.node for one in found.nodes)
 
     async def _read_assignment(self) -> tuple[Mapping[int, tuple[str, ...]], int]:
         """The storage nodes of each partition that has any, and the version of the assignment's znode."""

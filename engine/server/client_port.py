@@ -292,12 +292,26 @@ class ClientConnection(Connection):
 
     async def _answer_mount(self, partition: Partition, request: wire.MountRequest) -> None:
         try:
-            behind = await partition.flush() - request.client_high_water_mark
-            state = wire.MountState.READY if behind >= 0 else wire.MountState.CLIENT_AHEAD
+            mark = await partition.flush()
+            behind = mark - request.client_high_water_mark
+            state = wire.MountState.READY
+            if behind < 0:
+                state = wire.MountState.CLIENT_AHEAD
+                self._complain_ahead(request.request_id, request.client_high_water_mark, mark)
             await partition.committed.feed(self, request.client_high_water_mark, behind)
         except PartitionClosedError:
             state = wire.MountState.NOT_READY
         self._reply(wire.MountResponse(request.request_id, state))
+
+    def _complain_ahead(self, asked: RequestId, seen: int, mark: int) -> None:
+        """Log that a client has seen more than there is: perhaps only clients know of the loss.
+
+        One with a protocol version below 3 cannot be told: it hears *not ready*, and tries again for ever (weakness C6).
+        """
+        self._port.complain(
+            f"{self.peer}: client {asked.client} has seen transaction {seen} of partition {asked.partition}, and the log ends at"
+            f" {mark}: transactions were lost (waltzctl compare tells who holds them), or it is another cluster's client"
+        )
 
     def _feed(self, request: wire.FeedRequest) -> None:
         partition = self._mounted_partition(request.request_id)
@@ -307,7 +321,8 @@ class ClientConnection(Connection):
     async def _answer_feed(self, partition: Partition, request: wire.FeedRequest) -> None:
         position = request.client_high_water_mark
         if position > partition.high_water_mark:
-            self.close()  # the client is ahead of the log
+            self._complain_ahead(request.request_id, position, partition.high_water_mark)
+            self.close()
             return
         with contextlib.suppress(PartitionClosedError):  # the client follows the metadata to the partition's new server
             await partition.committed.feed(self, position, partition.committed.grant(position))

@@ -24,8 +24,8 @@ from waltzctl.engine.server.transaction_cache import TransactionCache
 class ServerMetadata(SessionMetadata, Protocol):
     """The metadata as a server reads it: sessions of each partition, and the storage nodes of all."""
 
-    async def nodes_of(self, partitions: Collection[int]) -> frozenset[str]:
-        """The storage nodes of any of these partitions, ``host:port``, in one read."""
+    async def nodes(self) -> frozenset[str]:
+        """Every storage node of the assignment, ``host:port``, in one read."""
 
 
 class LogServer:
@@ -43,6 +43,8 @@ class LogServer:
         """`connect`: connects to a storage node and checks the cluster key."""
         self.options = options or ServerOptions()
         self.partitions: dict[int, Partition] = {}
+        self.replicas: Mapping[int, tuple[str, ...]] = {}
+        """The storage nodes of every partition of the cluster, as last told (`reassign`)."""
         self._closing: set[asyncio.Task[None]] = set()  # of partitions that were taken away
         self._metadata, self._log = metadata, log
         self._nodes = StorageNodes(connect, log=log)
@@ -117,16 +119,17 @@ class LogServer:
 
     async def reassign(self, nodes: Mapping[int, Collection[str]]) -> None:
         """Set the storage nodes of each partition.  Partitions whose nodes changed get a new session, all at the same time."""
+        self.replicas = {number: tuple(sorted(names)) for number, names in sorted(nodes.items())}
         served = [(one, nodes.get(number, ())) for number, one in self.partitions.items()]
         await asyncio.gather(*(one.store.reassign(names) for one, names in served))
 
     async def check_connectivity(self) -> tuple[tuple[str, bool], ...]:
-        """Whether each storage node of the served partitions answers, by name.
+        """Whether each storage node of the cluster answers, by name: this server may be given any partition at any moment.
 
         The names come from the metadata; if it does not answer, from the partitions' sessions.
         """
         try:
-            names = await self._metadata.nodes_of([*self.partitions])
+            names = await self._metadata.nodes()
         except WaltzError as error:
             self._log.warning("the storage nodes' assignment is not known: %s", error)
             names = frozenset(name for one in self.partitions.values() for name in one.store.state.nodes)

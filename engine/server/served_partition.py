@@ -142,7 +142,6 @@ class Partition:
             sum(len(item.records) for _, item in pending),
             state.waits_for,
             seconds,
-            state.nodes,
         )
 
     def start(self) -> None:

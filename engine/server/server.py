@@ -278,6 +278,7 @@ class Server:
             -1 if self._server_id is None else self._server_id,
             self._endpoint,
             tuple(one.reading for _, one in sorted(dict(self.log_server.partitions).items())),
+            self.log_server.replicas,
             cache.feed_misses,
             cache.data_misses,
             cache.used,

@@ -6,7 +6,7 @@ The group ``waltz-server`` is for the server, ``waltz-server.partition-N`` for e
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from waltzctl.engine.net.metrics import Clock, Gauge, Meter, NamedMetric, Timer
@@ -63,7 +63,6 @@ class ServerPartitionReading:
     undecided: int
     waits_for: str
     recovering_seconds: float | None
-    nodes: tuple[str, ...]
 
     def metrics_by_name(self) -> Iterator[tuple[str, Gauge | Meter | Timer]]:
         """Metrics by the release's names.  A feed that begins behind the mark counts first as catch-up, then as real-time."""
@@ -85,13 +84,18 @@ class ServerPartitionReading:
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """A server at one moment.  `server_id`: -1 before it is registered.  `cached`: bytes of feed frames, and of data."""
+    """A server at one moment.
+
+    `server_id`: -1 before it is registered.  `replicas`: the storage nodes of every partition of the cluster, also of those that
+    other servers have, as in the release, whose tool lists them.  `cached`: bytes of feed frames, and of data.
+    """
 
     version: str
     cluster: str
     server_id: int
     endpoint: str
     partitions: tuple[ServerPartitionReading, ...]
+    replicas: Mapping[int, tuple[str, ...]]
     feed_misses: Meter
     data_misses: Meter
     cached: tuple[int, int]
@@ -106,7 +110,7 @@ class ServerReading:
         yield NamedMetric(GROUP, "server-id", Gauge(self.server_id))
         yield NamedMetric(GROUP, "endpoint", Gauge(self.endpoint))
         yield NamedMetric(GROUP, "waltz-server-num-partitions", Gauge(len(self.partitions)))
-        yield NamedMetric(GROUP, "replica-info", Gauge({str(one.partition): one.nodes for one in self.partitions}))
+        yield NamedMetric(GROUP, "replica-info", Gauge({str(number): nodes for number, nodes in self.replicas.items()}))
         yield NamedMetric(GROUP, "waltz-version-id", Gauge(self.version))
         for one in self.partitions:
             for name, metric in one.metrics_by_name():

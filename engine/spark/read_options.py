@@ -98,10 +98,8 @@ def values(options: Mapping[str, str]) -> ReadOptions:
 
 
 def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
-    """The paths given to ``load()``.  Raises InvalidRequestError when there is none."""
-    texts: list[str] = []
-    if options.get("paths"):
-        texts += json.loads(options["paths"])
+    """The paths given to ``load()``.  Raises InvalidRequestError when there is none, or what stands for several is no list."""
+    texts = _list_of_paths(options["paths"]) if options.get("paths") else []
     if options.get("path"):
         texts.append(options["path"])
     if not texts:
@@ -118,6 +116,20 @@ def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
             )
     opening = storage_options(options)
     return tuple(places.place(text, opening) for text in texts)
+
+
+def _list_of_paths(text: str) -> list[str]:
+    """The option that Spark makes of ``load([...])``; it may also be written by hand, as in SQL."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise InvalidRequestError(
+            f"option paths is a list in JSON, not {text!r}",
+            advice="""write paths '["/data/node-1", "/data/node-2"]', or path for a single one""",
+        )
+    return found
 
 
 def storage_options(options: Mapping[str, str]) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def shown() -> Mapping[str, set[Labels]]:
         "1", (0,), (NodePartitionReading(0, metrics.partition(0), PartitionGauges(1, 0, 0, 0, 0, 0, 0)),)
     )
     surroundings = NodeSurroundings(healthy=True, connections=[("data", 1), ("admin", 0)], free_bytes=1, journal=True)
-    partition = ServerPartitionReading(0, ServerPartitionMetrics(), 1, 1, 0, 0, 0, "", None, ())
-    server = ServerReading("1", "waltz", 1, "s1:55180", (partition,), Meter(), Meter(), (0, 0), 0)
+    partition = ServerPartitionReading(0, ServerPartitionMetrics(), 1, 1, 0, 0, 0, "", None)
+    server = ServerReading("1", "waltz", 1, "s1:55180", (partition,), {}, Meter(), Meter(), (0, 0), 0)
     report = ServerHealthReport(metadata=True, listening=True, partitions=server.partitions, draining=False)
     found: dict[str, set[Labels]] = {}
     for collector in (NodeCollector(node, surroundings), ServerCollector(server, report)):

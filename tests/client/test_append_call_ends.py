@@ -302,6 +302,27 @@ def test_an_append_that_no_server_takes_is_the_callers_error_and_disturbs_nobody
     run(test, replace(OPTIONS, max_body=most))
 
 
+@pytest.mark.parametrize("kind", ["write_locks", "read_locks", "append_locks"])
+def test_more_locks_than_a_server_takes_are_the_callers_error(kind: str) -> None:
+    """One step to each side of the most.  A server closed the connection, with what others had in flight, time and again."""
+    most = 65_536
+    locks = [("lock", number) for number in range(most + 1)]
+
+    def draft(count: int) -> Draft:
+        return Draft(b"", **{kind: locks[:count]})
+
+    async def test(made: InProcess) -> None:
+        single = asyncio.ensure_future(made.client.append(0, draft(most)))
+        with pytest.raises(OversizedAppendError, match=f"{most + 1} locks of one kind; the most .* are {most}"):
+            await made.client.append(0, draft(most + 1))
+        await quiet()
+        assert len(made.log.under_way) == 1
+        made.log.commit()
+        assert await single is not None
+
+    run(test)
+
+
 def test_the_longest_append_is_that_of_a_server_that_was_not_told_otherwise() -> None:
     assert ClientOptions().max_body == PortLimits().max_client_body
 

@@ -16,14 +16,18 @@ from tests.builders import KEY, build_directory, make_records
 from tests.client.nodes import admin_of, data_of, records
 from tests.client.peers import Bodies, scripted, until_closed
 from tests.node.running import LOOPS, run, running
+from waltzctl.engine.client import admin_client, storage_client
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.client_connection import LIMITS
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_connection import PORT, LogConnection
+from waltzctl.engine.client.server_client import ServerClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError, RemoteError
 from waltzctl.engine.net.addresses import parse_address
 from waltzctl.engine.net.tls import client_context
 from waltzctl.engine.net.tls_options import TlsOptions
+from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.records import SessionInfo, pack_records
@@ -49,6 +53,53 @@ def test_a_number_that_has_no_room_is_refused_and_nothing_is_sent(tmp_path: Path
             assert await admin.records(0, 0, 5) == (good,)
 
     run(work())
+
+
+def test_a_preference_is_asked_for_as_in_the_release() -> None:
+    """The request id has the first of the partitions, and not -1."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        bodies = Bodies(reader)
+        writer.write(Hello((4,), WALTZ_SERVER).encode())
+        await bodies.next(Magic.HELLO)
+        while True:
+            request = wire.decode(await bodies.next(Magic.CLIENT, 4), 4)
+            assert isinstance(request, wire.AddPreferredPartitionRequest | wire.RemovePreferredPartitionRequest)
+            add = isinstance(request, wire.AddPreferredPartitionRequest)
+            kind = wire.AddPreferredPartitionResponse if add else wire.RemovePreferredPartitionResponse
+            well = (request.request_id.partition, request.partitions) == (3, (3, 1))
+            writer.write(wire.encode(kind(request.request_id, done=well), 4))
+
+    async def work() -> None:
+        async with (
+            scripted(script) as address,
+            await ServerClient.connect(address.host, address.port, ssl_context=None) as client,
+        ):
+            await client.prefer([3, 1], True)
+            await client.prefer([3, 1], False)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("most", [4, 5])
+def test_a_list_of_more_than_is_decoded_here_is_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The node gave them all, which ended the connection with every call on it: records may be so short that a list has many."""
+    build_directory(tmp_path, {0: 0})
+    for module in (storage_client, admin_client):
+        monkeypatch.setattr(module, "LIMITS", replace(LIMITS, max_records=most))
+
+    async def work() -> None:
+        async with running(tmp_path) as node, data_of(node) as client, admin_of(node) as admin:
+            sent = records(0, 5)
+            await client.append(5, 0, sent)
+            for count in (5, 2**31, 2**40):
+                assert await client.records(5, 0, 0, count) == tuple(sent[:most])
+                assert len(await client.record_headers(5, 0, 0, count)) == most
+                assert await admin.records(0, 0, count) == tuple(sent[:most])
+
+    asyncio.run(work())
 
 
 @LOOPS

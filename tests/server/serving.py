@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,8 +34,8 @@ class Stored:
     async def assigned(self, partition: int) -> tuple[str, ...]:
         return self.cluster.names
 
-    async def nodes_of(self, partitions: Collection[int]) -> frozenset[str]:
-        return frozenset(self.cluster.names) if partitions else frozenset()
+    async def nodes(self) -> frozenset[str]:
+        return frozenset(self.cluster.names)
 
     async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
         known = self.partitions.get(partition, PartitionMetadata(-1, 10))

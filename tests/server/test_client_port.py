@@ -125,19 +125,26 @@ def test_who_has_not_mounted_is_passed_over_and_a_later_connection_replaces_an_e
 
 
 @pytest.mark.parametrize(("version", "state"), [(2, MountState.NOT_READY), (3, MountState.CLIENT_AHEAD)])
-def test_a_client_that_is_ahead_is_told(tmp_path: Path, version: int, state: MountState) -> None:
+def test_a_client_that_is_ahead_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int, state: MountState
+) -> None:
+    """And so is the operator (C6): before version 3 the client cannot be, and nobody heard that transactions were lost."""
+
     async def work() -> None:
         async with serving(tmp_path, 1) as cluster:
             await cluster.server()
             client = await cluster.client(version=version)
+            assert (await client.mount(position=-1))[0] is MountState.READY
+            assert "has seen" not in caplog.text
             assert (await client.mount(position=0))[0] is state
+            assert f"client 7 has seen transaction 0 of partition {PARTITION}, and the log ends at -1" in caplog.text
 
     run(work())
 
 
 @pytest.mark.parametrize(("position", "closed"), [(2, False), (3, True)])
 def test_a_feed_that_would_begin_ahead_of_the_log_ends_the_connection(
-    tmp_path: Path, position: int, closed: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int, closed: bool
 ) -> None:
     async def work() -> None:
         async with serving(tmp_path, 1) as cluster:
@@ -155,6 +162,7 @@ def test_a_feed_that_would_begin_ahead_of_the_log_ends_the_connection(
                 assert await reader.hear() is None
             else:
                 assert (await reader.hear_one(wire.FeedData))[0].transaction_id == 3
+            assert ("client 8 has seen transaction 3" in caplog.text) is closed
 
     run(work())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -374,13 +374,13 @@ def test_partitions_that_come_while_connectivity_is_looked_at_disturb_nobody(tmp
     async def work() -> None:
         async with serving(tmp_path, 1) as cluster:
             server = await cluster.server()
-            real = server._metadata.nodes_of
+            real = server._metadata.nodes
 
-            async def nodes_of(partitions: Collection[int]) -> frozenset[str]:
+            async def nodes() -> frozenset[str]:
                 await server.assign({0: 1, PARTITION: 1})
-                return await real(partitions)
+                return await real()
 
-            server._metadata.nodes_of = nodes_of  # type: ignore[method-assign]
+            server._metadata.nodes = nodes  # type: ignore[method-assign]
             assert await server.check_connectivity() == ((cluster.cluster.names[0], True),)
 
     asyncio.run(work())

@@ -141,9 +141,31 @@ def test_a_server_that_waits_for_the_metadata_says_so(tmp_path: Path, monkeypatc
             assert health.json["server-health-check"]["zookeeper"] is True
             gauges = metrics.json["gauges"]
             assert gauges["waltz-server.server-id"] == {"value": server.ready_info.server_id}
-            nodes = gauges["waltz-server.replica-info"]["value"]
-            assert nodes == {str(one.partition): [*one.nodes] for one in server.read().partitions}
             await server.stop(0)
+
+    run(work())
+
+
+def test_a_server_without_partitions_tells_of_all_storage_nodes(tmp_path: Path) -> None:
+    """`check-connectivity` and `list` of the release go by that; it may be given any partition at any moment."""
+    nodes = ("127.0.0.1:1", "127.0.0.1:2")
+
+    async def work() -> None:
+        async with metadata(tmp_path, *nodes) as place:
+            options = ServerOptions(metadata=str(place), port=0, plaintext=True, http_port=0)
+            owner = await Server.start(options, log=LOG)
+            await until(lambda: owner.read().partitions)
+            other = await Server.start(options, log=LOG)
+            for server in (owner, other):
+                await until(lambda asked=server: asked.read().replicas)
+                where = server.addresses
+                assert where.http_port is not None
+                shown = await http(where.host, where.http_port, GET.format("/metrics", "").encode())
+                assert shown.json["gauges"]["waltz-server.replica-info"] == {"value": {"0": [*nodes]}}
+                assert await server.log_server.check_connectivity() == tuple((one, False) for one in nodes)
+            assert not other.read().partitions
+            await other.stop(0)
+            await owner.stop(0)
 
     run(work())
 

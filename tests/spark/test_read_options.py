@@ -54,6 +54,11 @@ def test_each_option_is_read(options: dict[str, str], read: ReadOptions) -> None
         ({"minTransactionId": "x"}, "minTransactionId is a transaction id, not 'x'"),
         ({"splitSize": "99"}, "99 bytes are too few for a task; the least is 100"),
         ({"splitSize": "much"}, "option splitSize: "),
+        ({"paths": "/data/b"}, "option paths is a list in JSON, not '/data/b'"),
+        ({"paths": '"/data/b"'}, "option paths is a list in JSON"),  # it read /, d, a and so on
+        ({"paths": '["/data/b", 1]'}, "option paths is a list in JSON"),
+        ({"paths": '{"/data/b": 1}'}, "option paths is a list in JSON"),
+        ({"paths": "[" * 100_000}, "option paths is a list in JSON"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> None:
