@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
 from waltzctl.engine.errors import DeadlineError
-from waltzctl.engine.net.deadlines import ANEW, HELD_UP
+from waltzctl.engine.net.deadlines import Watchdog
 from waltzctl.formats.request_id import RequestId
 
 Numbered = tuple[int, Build | Draft]
@@ -340,44 +340,22 @@ class AppendsInBulk(AppendCall):
             AwaitedDrafts(drafts, ahead, self.wake) if isinstance(drafts, AsyncIterable) else IteratedDrafts(drafts)
         )
         self.done = 0
-        self._on_commit, self._seconds, self._late = on_commit, seconds, late
+        self._on_commit = on_commit
         self._committed: list[tuple[int, int]] = []
-        self._loop = asyncio.get_running_loop()
-        self._progress, self._restarts_left = self._loop.time(), ANEW
-        self._timer: asyncio.TimerHandle | None = None
+        # one timer serves all appends of the call
+        self._watchdog = Watchdog(seconds, fed=self._in_time, expired=lambda: self.end(late()))
 
     async def run(self, mount: AppendingMount) -> bool:
         """See `AppendCall`; also raises the error of `late` and errors of `on_commit`, both at once."""
-        self._note_progress()
-        self._start_timer(self._progress + self._seconds)
-        assert self._timer is not None
-        try:
+        with self._watchdog:
             return await super().run(mount)
-        finally:
-            self._timer.cancel()
 
     def _note_progress(self) -> None:
-        self._progress, self._restarts_left = self._loop.time(), ANEW
+        self._watchdog.feed()
 
-    def _start_timer(self, when: float) -> None:
-        self._timer = self._loop.call_at(when, self._check_progress, when)
-
-    def _check_progress(self, due: float) -> None:
-        """Check for progress; one timer serves all appends of the call.
-
-        An event loop that was held up has received nothing meanwhile, so the deadline starts again, a limited number of times, as
-        other deadlines do (`engine.net.deadlines`).
-        """
-        waits = self.sent or self.again or self._wants_more  # else the call waits for its source, which has no deadline
-        if self._committed or not waits:
-            self._note_progress()
-        elif self._restarts_left and self._loop.time() - due > HELD_UP:
-            self._progress, self._restarts_left = self._loop.time(), self._restarts_left - 1
-        when = self._progress + self._seconds
-        if when <= self._loop.time():
-            self.end(self._late())
-        else:
-            self._start_timer(when)
+    def _in_time(self) -> bool:
+        """Whether appends are committed that are not reported yet, or the call waits for its source, which has no deadline."""
+        return bool(self._committed) or not (self.sent or self.again or self._wants_more)
 
     def _report(self) -> None:
         if not self._committed:

@@ -18,8 +18,9 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Generic, Protocol, Self, TypeVar, cast
 
+from waltzctl.engine.client.calls_in_flight import CallInFlight, CallsInFlight
 from waltzctl.engine.client.connection_failures import (
     another_port,
     closed_by_peer,
@@ -84,21 +85,6 @@ class NodePort(Generic[M]):
     failure: type[M]
 
 
-@dataclass(slots=True)
-class _CallInFlight:
-    """A call in flight.  `begun`: loop time; its deadline is `seconds` later.  `of_silence`: see `NodePortConnection.start`."""
-
-    future: asyncio.Future[Any]
-    expected: type
-    begun: float
-    seconds: float
-    what: str
-    of_silence: bool
-
-    def deadline(self, heard: float) -> float:
-        return (max(self.begun, heard) if self.of_silence else self.begun) + self.seconds
-
-
 class NodePortConnection(asyncio.Protocol, Generic[M]):
     """A connection to `address`.  Made by `connect`; used only from the event loop in which it was made."""
 
@@ -115,10 +101,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._error: PeerError | None = None
-        self._calls: dict[int, _CallInFlight] = {}
-        """By sequence number."""
-        self._expired: set[int] = set()
-        """Sequence numbers of calls that missed their deadline: a response to one of them is dropped."""
+        self._calls = CallsInFlight()
         self._next_sequence = 0
         self._queued: list[bytes] = []
         """Frames, in pieces, that the next `_flush` sends."""
@@ -272,10 +255,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         if self._error is not None:
             fail(future, self._error_for(what))
             return future
-        if sequence in self._calls:
-            raise ValueError(f"request {sequence} is under way already")
         seconds = self.timeout if timeout is None else timeout
-        self._calls[sequence] = _CallInFlight(future, expected, self._loop.time(), seconds, what, of_silence)
+        self._calls.add(sequence, CallInFlight(future, expected, self._loop.time(), seconds, what, of_silence))
         self._queue(frame)
         if self._sweep_timer is None or seconds < self.timeout:
             self._schedule_sweep(min(seconds, self.timeout))
@@ -381,10 +362,9 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         return self._reader.next(self._port.magic, self.version)
 
     def _answer(self, message: M) -> None:
-        call = self._calls.pop(message.sequence, None)
+        call = self._calls.take(message.sequence)
         if call is None:
-            if message.sequence in self._expired:
-                self._expired.discard(message.sequence)
+            if self._calls.take_expired(message.sequence):
                 return
             self._break_off(
                 ProtocolError(
@@ -439,12 +419,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
     def _sweep(self) -> None:
         self._sweep_timer = None
         now = self._loop.time()
-        late = [sequence for sequence, call in self._calls.items() if call.deadline(self._heard) <= now]
-        silent = False
-        for sequence in late:
-            call = self._calls.pop(sequence)
+        late = silent = False
+        for call in self._calls.expire(now, self._heard):
+            late = True
             silent = silent or (self._reading and self._heard <= call.begun and call.seconds >= self.timeout)
-            self._expired.add(sequence)
             fail(
                 call.future,
                 DeadlineError(
@@ -460,17 +438,17 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             self._break_off(
                 DeadlineError(str(self.address), f"{came} bytes of a frame came, which does not come to its end")
             )
-        elif len(self._expired) > _MAX_EXPIRED:
-            self._break_off(DeadlineError(str(self.address), f"{len(self._expired)} requests without an answer"))
+        elif self._calls.expired > _MAX_EXPIRED:
+            self._break_off(DeadlineError(str(self.address), f"{self._calls.expired} requests without an answer"))
         elif self._calls:
-            next_one = min(call.deadline(self._heard) for call in self._calls.values()) - now
+            next_one = self._calls.next_deadline(self._heard) - now
             self._sweep_timer = self._loop.call_later(
                 min(max(next_one, 0.001), self.timeout / _SWEEPS_PER_TIMEOUT), self._sweep
             )
 
     def _stuck(self, now: float) -> bool:
         """Whether a frame has been incomplete for far too long; never while a call `of_silence` may be waiting for it."""
-        if self._partial_since is None or not self._reading or any(call.of_silence for call in self._calls.values()):
+        if self._partial_since is None or not self._reading or self._calls.any_of_silence:
             return False
         return now - self._partial_since >= self.timeout + self._reader.pending / MIN_FRAME_RATE
 
@@ -499,8 +477,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._queued.clear()
         self._writable.set()
         fail(self._greeted, error)
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
+        for call in self._calls.take_all():
             fail(call.future, self._error_for(call.what))
 
     def _error_for(self, what: str) -> PeerError:

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path, PurePath
 from types import TracebackType
 
-from waltzctl.engine.durable.disk import STATE_DIRECTORY, make_directory, open_for_reading, read_range
+from waltzctl.engine.durable.disk import STATE_DIRECTORY, is_still_at, make_directory, open_for_reading, read_range
 from waltzctl.engine.durable.ownership import make_lock_file
 from waltzctl.engine.durable.regular import open_regular
 from waltzctl.engine.errors import DirectoryLockedError, DiskReadError, DiskWriteError, write_error
@@ -170,7 +170,7 @@ class DirectoryLock:
         """
         held = self._descriptors
         with contextlib.suppress(OSError):
-            if not held or os.path.samestat(os.stat(self._state), os.fstat(held[-1])):
+            if not held or is_still_at(self._state, held[-1]):
                 return
         if not self._descriptors:  # released by another thread meanwhile
             return

@@ -444,6 +444,17 @@ def is_at(path: PurePath, made: os.stat_result) -> bool:
     return False
 
 
+def is_still_at(path: PurePath, descriptor: int) -> bool:
+    """Whether an open file or directory is the one at `path`, links followed: it was neither moved nor replaced.
+
+    Raises OSError where the system does not tell.
+    """
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def write_whole(path: PurePath, parts: bytes | Iterable[bytes]) -> None:
     """Write a file atomically and durably (`replacing`).  Raises DiskWriteError."""
     with replacing(path) as file:

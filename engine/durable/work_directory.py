@@ -40,7 +40,7 @@ def work_directory(place: Path) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if _is_same_directory(descriptor, place):
+            if disk.is_still_at(place, descriptor):
                 with contextlib.suppress(DiskError):
                     disk.remove_tree(place)
             raise
@@ -53,16 +53,8 @@ def lock_directory(place: Path, held: contextlib.ExitStack) -> int:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         held.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_same_directory(descriptor, place):
+        if disk.is_still_at(place, descriptor):
             return descriptor
     raise RefusedError(
         f"{place}: another run is at work there", advice="wait until it has ended, or name another directory"
     )
-
-
-def _is_same_directory(descriptor: int, place: Path) -> bool:
-    """Whether the open directory is the one at `place`."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(place))
-    except FileNotFoundError:
-        return False

@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from waltzctl.engine.durable.disk import is_still_at
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.metadata import embedded_sessions
 from waltzctl.engine.metadata.embedded_file import open_file, translated_errors
@@ -260,9 +261,8 @@ class EmbeddedStore:
 
     def _check_file(self) -> None:
         """Raise PeerUnreachableError if the open file is no longer the one at the path."""
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(self._file_descriptor), os.stat(self._absolute_path)):
-                return
+        if is_still_at(self._absolute_path, self._file_descriptor):
+            return
         raise PeerUnreachableError(
             self.where,
             "the file was deleted or replaced while it was in use",

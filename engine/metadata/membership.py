@@ -38,6 +38,7 @@ from waltzctl.engine.metadata.metadata_store import (
     Watch,
 )
 from waltzctl.engine.metadata.partition_sessions import decoded, read_payload, store_parameters
+from waltzctl.engine.metadata.watch_loop import PAUSE, watch_loop
 from waltzctl.formats.znodes import (
     CLIENT_IDS_PATH,
     SERVER_IDS_PATH,
@@ -56,8 +57,6 @@ LAST_ID = 2**31 - 1
 """The highest id of a server or client: a signed 32-bit integer in metadata and requests."""
 _ATTEMPTS = 20
 """Attempts for a change that concurrent writers may defeat."""
-_PAUSE = 1.0
-"""Seconds between attempts while the store does not answer."""
 
 
 async def next_id(store: MetadataStore, path: str) -> int:
@@ -99,8 +98,15 @@ async def read_servers(
                 return assignment, state.version, state.cversion, tuple(servers)
 
 
-class _DescriptorDeletedError(WaltzError):
-    """This server's descriptor was deleted, though its session is in force."""
+class _DescriptorGoneError(WaltzError):
+    """This server's descriptor is gone: its session was lost, or another server deleted it.
+
+    `until`: when the server's partitions may be opened again, for the log.
+    """
+
+    def __init__(self, why: str, until: str) -> None:
+        super().__init__(why)
+        self.until = until
 
 
 class Membership:
@@ -146,27 +152,31 @@ class Membership:
     async def follow(self, assigned: Assigned) -> None:
         """Call `assigned` whenever this server's partitions change; compute the assignment if that is due.  Never returns."""
         reported: Mapping[int, int] | None = None
-        while True:
+
+        async def look() -> None:
+            nonlocal reported
             assert self._lost is not None, "it registered"
             if self._lost.done():
-                await self._close_and_register_again(assigned, self._lost.result(), "the metadata answers again")
-                reported = {}
-            self._changed.clear()
-            try:
-                now = await self._read_assignment()
-                if now is not None and now != reported and not self._lost.done():
-                    assigned(now)
-                    reported = now
-                await self._wait(self._store.session_timeout)
-            except _DescriptorDeletedError as error:
-                await self._close_and_register_again(assigned, str(error), "it stands there again")
-                reported = {}
-            except (PeerError, SessionLostError) as error:
-                self._log.warning("%s", error)
-                await self._wait(_PAUSE)
-            except Exception as error:  # for instance MemoryError: no other task follows the assignment
-                self._log.error("the assignment stays as it is: %s", error, exc_info=unforeseen(error))
-                await self._wait(self._store.session_timeout)
+                raise _DescriptorGoneError(self._lost.result(), "the metadata answers again")
+            now = await self._read_assignment()
+            if now is not None and now != reported and not self._lost.done():
+                assigned(now)
+                reported = now
+
+        async def failed(error: Exception) -> None:
+            nonlocal reported
+            match error:
+                case _DescriptorGoneError():
+                    await self._close_and_register_again(assigned, str(error), error.until)
+                    reported = {}
+                case PeerError() | SessionLostError():
+                    self._log.warning("%s", error)
+                    await self._wait(PAUSE)
+                case _:
+                    self._log.error("the assignment stays as it is: %s", error, exc_info=unforeseen(error))
+                    await self._wait(self._store.session_timeout)
+
+        await watch_loop(self._changed, look=look, wait=lambda: self._wait(self._store.session_timeout), failed=failed)
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a change or the loss of the session, at most `seconds`."""
@@ -190,7 +200,7 @@ class Membership:
                     await self._create_descriptor(self._descriptor, lambda _: False)
             except Exception as error:  # of any kind: try until it succeeds
                 self._log.warning("not among the servers: %s", error, exc_info=unforeseen(error))
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(PAUSE)
             else:
                 self._log.info("server %d is among the servers again", self._descriptor.server)
                 return
@@ -201,7 +211,9 @@ class Membership:
         own = self._descriptor.server
         assignment, version, cversion, servers = await read_servers(self._store, self._changed.set)
         if not self._has_descriptor_in(servers):
-            raise _DescriptorDeletedError(f"server {own} was taken from the servers of {self._store.where}")
+            raise _DescriptorGoneError(
+                f"server {own} was taken from the servers of {self._store.where}", "it stands there again"
+            )
         if self._seen is not None:
             self._seen(own, servers)
         if assignment.cversion != cversion:

@@ -27,6 +27,7 @@ from waltzctl.engine.metadata.metadata_store import (
     Watch,
     ZnodeState,
 )
+from waltzctl.engine.metadata.watch_loop import PAUSE, watch_loop
 from waltzctl.engine.net.events import happens_within
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
@@ -41,8 +42,6 @@ from waltzctl.formats.znodes import (
     ZnodeVersionError,
 )
 
-_PAUSE = 1.0
-"""Seconds between attempts to read the assignment of storage nodes while the metadata does not answer."""
 _ADVICE = (
     "check the metadata's root, and create the cluster first: waltzctl cluster create; one that was made or deleted by half has"
     " to be deleted before that: waltzctl cluster delete"
@@ -94,19 +93,20 @@ async def follow_replicas(
 ) -> None:
     """Call `on_change` with the storage nodes of each partition that has any, now and whenever they change.  Never returns."""
     changed = asyncio.Event()
-    while True:
-        changed.clear()
-        try:
-            found, _ = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment, changed.set)
-            nodes: dict[int, set[str]] = {}
-            for one in found.nodes:
-                for partition in one.partitions:
-                    nodes.setdefault(partition, set()).add(one.node)
-            await on_change(nodes)
-            await happens_within(changed, store.session_timeout)
-        except Exception as error:  # for instance MemoryError: no other task follows the assignment
-            log.warning("the storage nodes' assignment is not known: %s", error, exc_info=unforeseen(error))
-            await asyncio.sleep(_PAUSE)
+
+    async def look() -> None:
+        found, _ = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment, changed.set)
+        nodes: dict[int, set[str]] = {}
+        for one in found.nodes:
+            for partition in one.partitions:
+                nodes.setdefault(partition, set()).add(one.node)
+        await on_change(nodes)
+
+    async def failed(error: Exception) -> None:
+        log.warning("the storage nodes' assignment is not known: %s", error, exc_info=unforeseen(error))
+        await asyncio.sleep(PAUSE)
+
+    await watch_loop(changed, look=look, wait=lambda: happens_within(changed, store.session_timeout), failed=failed)
 
 
 class PartitionSessions:

@@ -17,9 +17,9 @@ from waltzctl.engine.errors import unforeseen
 from waltzctl.engine.metadata.membership import new_client_id, read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import store_parameters
+from waltzctl.engine.metadata.watch_loop import PAUSE, watch_loop
 from waltzctl.engine.net.events import happens_within
 
-_PAUSE = 1.0
 _REREAD_SECONDS = 10.0
 """Seconds after which the assignment is read again even if no watch has fired."""
 
@@ -62,21 +62,22 @@ class ServerDirectory:
         last: Mapping[int, PartitionServer] | None = None
         last_error = ""
         changed = asyncio.Event()
-        while True:
-            changed.clear()
-            try:
-                now = await self._read(changed)
-                if now is not None and now != last:
-                    on_change(now)
-                    last = now
-                last_error = ""
-                await happens_within(changed, _REREAD_SECONDS)
-            except Exception as error:  # for instance MemoryError: no other task follows the assignment
-                if last_error != (last_error := str(error) or type(error).__name__):
-                    self._log.warning(
-                        "who has which partition is not known: %s", last_error, exc_info=unforeseen(error)
-                    )
-                await asyncio.sleep(_PAUSE)
+
+        async def look() -> None:
+            nonlocal last, last_error
+            now = await self._read(changed)
+            if now is not None and now != last:
+                on_change(now)
+                last = now
+            last_error = ""
+
+        async def failed(error: Exception) -> None:
+            nonlocal last_error
+            if last_error != (last_error := str(error) or type(error).__name__):
+                self._log.warning("who has which partition is not known: %s", last_error, exc_info=unforeseen(error))
+            await asyncio.sleep(PAUSE)
+
+        await watch_loop(changed, look=look, wait=lambda: happens_within(changed, _REREAD_SECONDS), failed=failed)
 
     async def _read(self, changed: asyncio.Event) -> Mapping[int, PartitionServer] | None:
         assignment, _, cversion, servers = await read_servers(self._store, changed.set)

@@ -18,16 +18,12 @@ and the detection of idle peers (weaknesses S4 and S11).
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
-import socket
 import struct
-import sys
-import termios
 from abc import abstractmethod
 from enum import IntFlag, auto
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from waltzctl.engine.net.lingering_close import reset, unacknowledged
 from waltzctl.engine.net.output_budget import Share
 from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE
 from waltzctl.engine.net.port import ConnectionInfo
@@ -49,8 +45,6 @@ _CLOSE_POLL_SECONDS = 0.02
 """How often a closing connection looks whether the peer has acknowledged everything."""
 _LOGGED_BYTES = 32
 """Bytes of a refused frame that the log shows."""
-_LINGER_RESET = struct.pack("ii", 1, 0)
-"""`struct linger` (on, 0 s): `close` sends a reset and discards unsent bytes."""
 
 Received = memoryview | bytearray
 """Received bytes: a view of the port's shared receive buffer, valid only during the call, or a big frame's own buffer.
@@ -518,38 +512,18 @@ class Connection(asyncio.BufferedProtocol):
             self._close_when_acknowledged()
 
     def _close_when_acknowledged(self) -> None:
-        """Close the socket once the peer's TCP has acknowledged every answer.
-
-        Closing a socket that has unread bytes sends a reset, and the peer would lose answers that are still on their way.
-        """
+        """Close the socket once the peer's TCP has acknowledged every answer (`engine.net.lingering_close`)."""
         if self._lost:
             return
-        if self._transport.get_write_buffer_size() or _unacknowledged(self._transport):
+        if self._transport.get_write_buffer_size() or unacknowledged(self._transport):
             # `tick` ends this after `unread_seconds`
             self._port.loop.call_later(_CLOSE_POLL_SECONDS, self._close_when_acknowledged)
         else:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, with a reset, so that the kernel does not keep unsent answers either."""
+        """Close at once, with a reset; unsent answers are discarded."""
         self._closing = True
         if not self._lost:
             self._release_buffers()
-            accepted = self._transport.get_extra_info("socket")
-            if accepted is not None:  # under TLS the socket may be gone before the connection is lost
-                with contextlib.suppress(OSError):
-                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
-            self._transport.abort()
-
-
-def _unacknowledged(transport: asyncio.Transport) -> int:
-    """Bytes in the socket's send queue that the peer's TCP has not acknowledged; 0 where the system does not tell."""
-    accepted = transport.get_extra_info("socket")
-    if accepted is None:
-        return 0
-    waiting = bytearray(4)
-    try:
-        fcntl.ioctl(accepted.fileno(), termios.TIOCOUTQ, waiting)
-    except (OSError, ValueError):  # the socket has been closed meanwhile
-        return 0
-    return int.from_bytes(waiting, sys.byteorder)
+            reset(self._transport)

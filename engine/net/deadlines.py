@@ -1,4 +1,4 @@
-"""Deadlines of many calls, with one event-loop timer for all calls of the same time limit.
+"""Deadlines of many calls, with one event-loop timer for all calls of the same time limit, and of work that makes progress.
 
 `asyncio.timeout` uses a timer per call: making and cancelling it costs some 3 us, a tenth of an append.  Everything here belongs
 to one event loop.
@@ -95,6 +95,47 @@ class Deadline:
         self._group.running.pop(self, None)
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise self._late() from None
+
+
+class Watchdog:
+    """The deadline of work that has to make progress: ``with watchdog:`` calls `expired` once, `seconds` after the last progress.
+
+    Such a deadline is restarted often, so its timer is not: it looks for progress when it fires.
+    """
+
+    def __init__(self, seconds: float, *, fed: Callable[[], bool], expired: Callable[[], object]) -> None:
+        """`fed`: asked when the time is over; whether there is progress that `feed` was not told of, or none is expected."""
+        self._seconds, self._fed, self._expired = seconds, fed, expired
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle
+        self.feed()
+
+    def feed(self) -> None:
+        """There is progress: the deadline starts again."""
+        self._last, self._anew = self._loop.time(), ANEW
+
+    def __enter__(self) -> None:
+        self.feed()
+        self._set_timer(self._last + self._seconds)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+
+    def _set_timer(self, when: float) -> None:
+        self._timer = self._loop.call_at(when, self._on_timer, when)
+
+    def _on_timer(self, due: float) -> None:
+        if self._fed():
+            self.feed()
+        elif self._anew and self._loop.time() - due > HELD_UP:
+            self._last, self._anew = self._loop.time(), self._anew - 1
+        when = self._last + self._seconds
+        if when <= self._loop.time():
+            self._expired()
+        else:
+            self._set_timer(when)
 
 
 class Deadlines:

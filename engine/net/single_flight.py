@@ -104,3 +104,21 @@ class SingleFlight(Generic[Result]):
                 return run
             self._run = _Run(self._work, self._name)
             return self._run
+
+
+async def in_daemon_thread(
+    work: Callable[[], Result], *, name: str, undo: Callable[[Result], None] | None = None
+) -> Result:
+    """Run blocking work in a thread and return its result.  If cancelled, wait for the work all the same, and call `undo`.
+
+    The thread does not keep the process from ending, unlike those of `engine.net.futures.in_thread`: for work on a disk that may
+    be stuck.
+    """
+    job = SingleFlight(work, name=name)
+    try:
+        return await job.result(None)
+    except asyncio.CancelledError:
+        made = await job.result(None, max_age=float("inf"))
+        if undo is not None:
+            await SingleFlight(lambda: undo(made), name=name).result(None)
+        raise

@@ -32,13 +32,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.net.metrics_json import registry
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
-from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight, in_daemon_thread
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
 from waltzctl.engine.node.health import Health, NodeHealthReport
@@ -52,8 +52,6 @@ from waltzctl.formats.control import Layout
 
 if TYPE_CHECKING:
     from waltzctl.engine.net.http_port import HttpPort
-
-Result = TypeVar("Result")
 
 CLOSING_SECONDS = 60.0
 """Time limit for closing the partitions; after that they are left open and the stop goes on."""
@@ -127,7 +125,7 @@ class Node:
         self.storage, context = await self._open_storage()
         self._close_partitions = self.storage.close
         self._open.push_async_callback(self._close_storage)
-        self.hosted = await _in_thread(self._make_hosted, name="node-start", undo=_close_hosted)
+        self.hosted = await in_daemon_thread(self._make_hosted, name="node-start", undo=_close_hosted)
         self._close_partitions = lambda: _close_hosted(self.hosted)
         self.data = DataPort(self.hosted, limits=options.limits, log=self._log)
         self.admin = AdminPort(self.hosted, limits=options.limits, log=self._log, metrics=self._registry)
@@ -168,7 +166,7 @@ class Node:
                 raise
             return storage, context
 
-        return await _in_thread(open_directory, name="node-start", undo=lambda made: made[0].close())
+        return await in_daemon_thread(open_directory, name="node-start", undo=lambda made: made[0].close())
 
     def _begin_journal(self, storage: StorageDirectory) -> None:
         if self.options.journal is None:
@@ -270,7 +268,7 @@ class Node:
         bounds on requests under way.  Raises as `NodeOptions.check` and `server_context`; nothing is changed then.
         """
         options.check()
-        context = await _in_thread(lambda: _server_context(options), name="node-reload")
+        context = await in_daemon_thread(lambda: _server_context(options), name="node-reload")
         self._use_limits(options.limits)
         if context is not None and not self.options.plaintext:
             for port in (self.data, self.admin):
@@ -348,15 +346,3 @@ def _server_context(options: NodeOptions) -> ssl.SSLContext | None:
     from waltzctl.engine.net.tls import server_context
 
     return server_context(options.tls)
-
-
-async def _in_thread(work: Callable[[], Result], *, name: str, undo: Callable[[Result], None] | None = None) -> Result:
-    """Run blocking work in a thread and return its result.  If cancelled, wait for the work all the same, and call `undo`."""
-    job = SingleFlight(work, name=name)
-    try:
-        return await job.result(None)
-    except asyncio.CancelledError:
-        made = await job.result(None, max_age=float("inf"))
-        if undo is not None:
-            await SingleFlight(lambda: undo(made), name=name).result(None)
-        raise

@@ -7,61 +7,34 @@ removes a transaction at or below it.  It is the highest of
 - where the cluster's metadata is given, the last transaction that a quorum holds in the open session (`committed_marks`).
 
 A stateful operator of Spark would have to keep every transaction above the mark with its data.  Here the offset is the whole
-state.  For each partition it has
-
-- `decided`: the id up to which transactions were decided, and
-- `seen`: for each replica an anchor of the last record that was compared, which tells whether the replica still has that record.
-
-So a batch is a function of two offsets: Spark may ask for it again, and a killed run continues where it was.  A task has chunks
-of one partition, of at most `CHUNK` ids each, which it compares one after another.  In memory are one chunk of every replica,
-and the rows of the chunk before.  Where a replica was behind, its new records are compared with the other replicas' records of
-the same ids, which are read again.
-
-As JSON: ``{"version": 1, "partitions": {"0": {"decided": 41, "seen": {"/data/node-1": ANCHOR}}}, "keys": {...}}``.
+state (`engine.pipeline.agreement_offset`).  So a batch is a function of two offsets: Spark may ask for it again, and a killed run
+continues where it was.  A task has chunks of one partition, of at most `CHUNK` ids each (`engine.pipeline.agreement_chunks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.freed_memory import keep_freed_memory
-from waltzctl.engine.pipeline.agreement import (
-    AgreedTransactions,
-    Differs,
-    Nowhere,
-    Outcome,
-    Seen,
-    outcome_of_hole,
-    outcomes,
-    versions_of,
-)
-from waltzctl.engine.pipeline.equal_replicas import Reading, equal_rows
-from waltzctl.engine.pipeline.quarantine_rows import differing_row, nowhere_row
-from waltzctl.engine.pipeline.replica_copies import ReplicaCopies
+from waltzctl.engine.pipeline.agreement import Seen
+from waltzctl.engine.pipeline.agreement_chunks import AgreementTask, ChunkComparer, ChunkOfIds, ChunkOfReplica
+from waltzctl.engine.pipeline.agreement_offset import NOTHING, Offset, Reached, from_json, to_json
 from waltzctl.engine.pipeline.replica_stream import (
-    VERSION,
     check_kept,
     check_one_cluster,
     check_there,
     forgotten,
-    of_checkpoint,
     replica_readers,
 )
-from waltzctl.engine.pipeline.schemas import AGREED, DIFFERENCES
 from waltzctl.engine.scan import kernels
-from waltzctl.engine.scan.known_records import KnownRecords
-from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import (
     BEGINNING,
     Anchor,
-    StreamOffset,
     behind_loss,
     history_changed,
     issued_again,
@@ -69,18 +42,13 @@ from waltzctl.engine.spark.offsets import (
 )
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.reading_ahead import made_ahead
-from waltzctl.engine.spark.record_arrays import repeated
 from waltzctl.engine.spark.splits import pack
-from waltzctl.engine.spark.stream_directory import DirectoryHistory
-from waltzctl.engine.spark.stream_losses import LostRange
-from waltzctl.engine.spark.stream_places import SegmentRange
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     INTACT,
     LOW_WATER_MARK,
     TASK_WEIGHT,
     History,
-    StreamPart,
     SupportsTriggerAvailableNow,
     limit_of,
 )
@@ -89,105 +57,12 @@ if ADMISSION:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 CHUNK = 1 << 16
 """Transactions of one chunk, at most."""
 CHUNK_BYTES = 16 << 20
 """Bytes of a replica's log in one chunk, approximately; a chunk of a single record may be larger."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """How far a partition was compared."""
-
-    decided: int
-    """The last id that was decided; -1: none."""
-    seen: Mapping[str, Anchor]
-    """The last record that was compared, by replica."""
-
-    def of(self, place: str) -> Anchor:
-        """The last record of a replica that was compared; `BEGINNING` for a new replica."""
-        return self.seen.get(place, BEGINNING)
-
-
-NOTHING = Reached(-1, {})
-_Offset = dict[int, Reached]
-
-
-def to_json(partitions: Mapping[int, Reached], keys: Mapping[str, str]) -> dict[str, Any]:
-    """The offset, in an order that depends on its value alone: Spark compares offsets by their text."""
-    return {
-        "version": VERSION,
-        "partitions": {
-            str(number): {
-                "decided": one.decided,
-                "seen": StreamOffset(dict(enumerate(one.seen[place] for place in sorted(one.seen)))).to_json()[
-                    "partitions"
-                ],
-                "places": sorted(one.seen),
-            }
-            for number, one in sorted(partitions.items())
-        },
-        "keys": dict(sorted(keys.items())),
-    }
-
-
-def from_json(offset: Mapping[str, Any] | None) -> tuple[_Offset, dict[str, str]]:
-    """Partitions, and the keys of the replicas' clusters.  Raises InvalidRequestError."""
-    found: _Offset = {}
-    for number, said in of_checkpoint(offset, "partitions").items():
-        anchors = StreamOffset.from_json({"version": 1, "cluster_key": None, "partitions": said["seen"]}).partitions
-        found[int(number)] = Reached(
-            int(said["decided"]), {place: anchors[at] for at, place in enumerate(said["places"])}
-        )
-    return found, dict((offset or {}).get("keys", {}))
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkOfReplica:
-    """What a task reads of one replica."""
-
-    place: str
-    parts: tuple[StreamPart, ...]
-    seen: Seen
-    """How far the replica was compared before this batch, and after it."""
-    end: Anchor
-    """The record with which the parts end."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes to read, approximately."""
-        return sum(part.bytes for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkOfIds:
-    """Ids `first` to `stop` - 1, and the copies of them to read, for each replica."""
-
-    first: int
-    stop: int
-    copies: tuple[ChunkOfReplica, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes to read, approximately, from the replica with the most."""
-        return max((one.bytes for one in self.copies), default=0)
-
-    @property
-    def hole(self) -> bool:
-        """Whether no replica has anything to read of these ids: they are lost, or before the first segment."""
-        parts = (part for one in self.copies for part in one.parts)
-        return all(isinstance(part, LostRange) or (isinstance(part, SegmentRange) and part.before) for part in parts)
-
-
-class AgreementTask(InputPartition):
-    """Chunks of a partition, in order.  `decided`, `gone`: the arguments of `agreement.outcomes`."""
-
-    def __init__(self, partition: int, decided: int, gone: int, chunks: Sequence[ChunkOfIds]) -> None:
-        super().__init__(None)
-        self.partition, self.decided, self.gone, self.chunks = partition, decided, gone, tuple(chunks)
 
 
 @plain_errors
@@ -250,7 +125,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_one_cluster(found)
         return found
 
-    def _ends_and_marks(self, begun: _Offset) -> tuple[dict[str, dict[int, Anchor]], dict[int, int]]:
+    def _ends_and_marks(self, begun: Offset) -> tuple[dict[str, dict[int, Anchor]], dict[int, int]]:
         """The last record of each replica and partition, and the highest mark of each partition."""
         known = {place: {number: one.of(place) for number, one in begun.items()} for place in self._histories}
         latest: dict[str, dict[int, Anchor]] = {}
@@ -318,7 +193,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tasks += self._tasks(number, begun.get(number, NOTHING), goal)
         return tasks or [AgreementTask(-1, -1, -1, ())]
 
-    def _check_batch(self, begun: _Offset, ended: _Offset) -> None:
+    def _check_batch(self, begun: Offset, ended: Offset) -> None:
         """Raise StalePlanError where a batch would lose progress, or mark records as compared that it does not read.
 
         - Progress is lost where `latestOffset` did not know where the batch begins (before PySpark 4.2).
@@ -410,54 +285,8 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, AgreementTask)
         kernels.choose(sum(one.bytes for chunk in partition.chunks for one in chunk.copies))
         keep_freed_memory()
-        yield from made_ahead(partition.chunks, lambda chunk: list(self._rows(partition, chunk)))
-
-    def _rows(self, task: AgreementTask, chunk: ChunkOfIds) -> Iterator[pa.RecordBatch]:
-        """The rows of one chunk."""
-        import pyarrow as pa
-
-        if chunk.hole:  # of any length: nothing is made for each id
-            nowhere = outcome_of_hole(chunk.first, chunk.stop, task.decided)
-            if self._differences and nowhere is not None:
-                row = nowhere_row(nowhere, task.partition, [one.place for one in chunk.copies])
-                yield from pa.Table.from_pylist([row], schema=DIFFERENCES).to_batches()
-            return
-        whole = _agreed_if_equal(chunk, task)
-        if whole is not None and (equal := self._equal(chunk)) is not None:
-            yield from (_agreed_rows(rows, whole) for rows in equal)
-            return
-        tables: list[ReplicaCopies] = []
-        for copies_of in chunk.copies:
-            most = max(tables, key=lambda copies: len(copies.ids), default=None)
-            tables.append(self._copies(copies_of, None if most is None else most.known()))
-        found = _compared(chunk, tables, task)
-        if not self._differences:
-            for one in found:
-                if isinstance(one, AgreedTransactions):
-                    yield from _transactions(one, tables[one.version])
-            return
-        places = [one.place for one in chunk.copies]
-        rows = [
-            _difference_row(one, task.partition, places, tables)
-            for one in found
-            if not isinstance(one, AgreedTransactions)
-        ]
-        if rows:
-            yield from pa.Table.from_pylist(rows, schema=DIFFERENCES).to_batches()
-
-    def _equal(self, chunk: ChunkOfIds) -> list[pa.RecordBatch] | None:
-        """Columns of the chunk's records where all replicas hold the same bytes; None where not, or where one is no directory."""
-        readings: list[Reading] = []
-        for one in chunk.copies:
-            history = self._histories[one.place]
-            if not isinstance(history, DirectoryHistory):
-                return None
-            readings.append((history, one.parts))
-        return equal_rows(readings, chunk.first, chunk.stop, () if self._differences else AGREED.names[:-1])
-
-    def _copies(self, chunk: ChunkOfReplica, known: KnownRecords | None) -> ReplicaCopies:
-        history = self._histories[chunk.place]
-        return ReplicaCopies([piece for part in chunk.parts for piece in history.scan(part, Losses(), known)])
+        comparer = ChunkComparer(self._histories, differences=self._differences)
+        yield from made_ahead(partition.chunks, lambda chunk: list(comparer.rows(partition, chunk)))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the reader keeps no state of a batch."""
@@ -466,50 +295,6 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query ends."""
         for history in self._histories.values():
             history.close()
-
-
-def _compared(chunk: ChunkOfIds, copies: Sequence[ReplicaCopies], task: AgreementTask) -> Iterator[Outcome]:
-    found = versions_of(
-        chunk.first,
-        chunk.stop,
-        [one.ids for one in copies],
-        lambda row, other: copies[row].same_as(copies[other]),
-        [one.damaged for one in copies],
-    )
-    yield from outcomes(chunk.first, found, [one.seen for one in chunk.copies], task.decided, task.gone)
-
-
-def _agreed_if_equal(chunk: ChunkOfIds, task: AgreementTask) -> AgreedTransactions | None:
-    """The outcome of a chunk if all replicas hold the same bytes; None where it is not one single `AgreedTransactions`."""
-    versions = np.zeros((len(chunk.copies), chunk.stop - chunk.first), np.int64)
-    found = list(outcomes(chunk.first, versions, [one.seen for one in chunk.copies], task.decided, task.gone))
-    only = found[0] if len(found) == 1 else None
-    if isinstance(only, AgreedTransactions) and (only.first, only.stop) == (chunk.first, chunk.stop):
-        return only if only.replicas == len(chunk.copies) else None
-    return None
-
-
-def _transactions(agreed: AgreedTransactions, copies: ReplicaCopies) -> Iterator[pa.RecordBatch]:
-    begin, end = copies.ids.searchsorted([agreed.first, agreed.stop])
-    rows = copies.table.slice(begin, end - begin).select(AGREED.names[:-1])
-    yield from (_agreed_rows(one, agreed) for one in rows.to_batches())
-
-
-def _agreed_rows(rows: pa.RecordBatch, agreed: AgreedTransactions) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    held = repeated(agreed.replicas, pa.int32(), rows.num_rows)
-    return pa.RecordBatch.from_arrays([*rows.columns, held], schema=AGREED)
-
-
-def _difference_row(
-    outcome: Differs | Nowhere, partition: int, places: Sequence[str], copies: Sequence[ReplicaCopies]
-) -> dict[str, Any]:
-    if isinstance(outcome, Nowhere):
-        return nowhere_row(outcome, partition, places)
-    mine = copies[outcome.replica]
-    at = int(mine.ids.searchsorted(outcome.transaction_id))
-    return differing_row(outcome, partition, places, mine.table.slice(at, 1).to_pylist()[0])
 
 
 def agreement_stream(

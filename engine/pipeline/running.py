@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
 from waltzctl.engine.pipeline.project import COLUMN_CHANGES, TABLES, Project, defaults_of, with_following
@@ -189,7 +189,7 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
         full = TABLES if options.full_refresh_all else with_following(tuple(dict.fromkeys(anew)))
         record_refreshes(project, full)
         for one in uncataloged:
-            shutil.rmtree(project.directory / one)
+            disk.remove_tree(project.directory / one)
         remove_partial_offsets(project)
         if "state" in full:
             remove_state(project)

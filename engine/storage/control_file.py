@@ -10,7 +10,6 @@ After a failed sync the contents of the disk are unknown: every further change i
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from dataclasses import replace
@@ -162,10 +161,8 @@ class OpenControlFile:
         acknowledged together would lie apart.
         """
         try:
-            if os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
+            if disk.is_still_at(self.path, self._file.fileno()):
                 return
-        except (FileNotFoundError, NotADirectoryError):
-            pass
         except OSError as error:  # a directory above that may no longer be entered, for instance
             raise write_error(self.path, None, error) from error
         raise write_error(self.path, None, moved())

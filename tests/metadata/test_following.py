@@ -93,7 +93,7 @@ def test_what_keeps_the_metadata_away_is_said_once_for_each_time(
                 raise PeerUnreachableError("the metadata", why)
             changed.set()
 
-    monkeypatch.setattr(server_directory, "_PAUSE", 0.0)
+    monkeypatch.setattr(server_directory, "PAUSE", 0.0)
 
     async def test() -> None:
         with pytest.raises(asyncio.CancelledError):
@@ -123,7 +123,7 @@ def test_a_moment_without_memory_while_news_are_waited_for_is_not_the_last_look_
                 raise asyncio.CancelledError
 
     monkeypatch.setattr(server_directory, "happens_within", happens_within)
-    monkeypatch.setattr(server_directory, "_PAUSE", 0.0)
+    monkeypatch.setattr(server_directory, "PAUSE", 0.0)
 
     async def test() -> None:
         with pytest.raises(asyncio.CancelledError):
@@ -191,7 +191,7 @@ def test_an_assignment_of_nodes_that_cannot_be_read_is_asked_for_again(
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(test())
-    assert slept == [partition_sessions._PAUSE] * 2
+    assert slept == [partition_sessions.PAUSE] * 2
     assert found == [{0: {"n:1"}, 1: {"n:1", "m:1"}}]
     assert [one.getMessage().rpartition(": ")[2] for one in caplog.records] == ["gone", "gone"]
 
@@ -214,7 +214,7 @@ def test_replicas_are_followed_behind_a_moment_without_memory_while_news_are_wai
 
     monkeypatch.setattr(partition_sessions, "read_payload", read)
     monkeypatch.setattr(partition_sessions, "happens_within", happens_within)
-    monkeypatch.setattr(partition_sessions, "_PAUSE", 0.0)
+    monkeypatch.setattr(partition_sessions, "PAUSE", 0.0)
 
     async def test() -> None:
         with pytest.raises(asyncio.CancelledError):
@@ -236,7 +236,7 @@ def test_replicas_are_followed_behind_a_moment_without_memory(monkeypatch: pytes
         raise (MemoryError, asyncio.CancelledError)[len(told_of) - 1]
 
     monkeypatch.setattr(partition_sessions, "read_payload", read)
-    monkeypatch.setattr(partition_sessions, "_PAUSE", 0.0)
+    monkeypatch.setattr(partition_sessions, "PAUSE", 0.0)
 
     async def test() -> None:
         with pytest.raises(asyncio.CancelledError):
@@ -263,7 +263,7 @@ def test_servers_are_followed_behind_a_moment_without_memory(
         told_of.append(servers)
         raise (MemoryError, asyncio.CancelledError)[len(told_of) - 1]
 
-    monkeypatch.setattr(server_directory, "_PAUSE", 0.0)
+    monkeypatch.setattr(server_directory, "PAUSE", 0.0)
 
     async def test() -> None:
         with pytest.raises(asyncio.CancelledError):

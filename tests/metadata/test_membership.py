@@ -335,7 +335,7 @@ def test_a_server_that_cannot_come_back_is_not_there_and_tries_again(
     stores: Stores, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading works, and standing among the servers does not: an ACL that was set, a disk that is full."""
-    monkeypatch.setattr(rooms, "_PAUSE", 0.01)
+    monkeypatch.setattr(rooms, "PAUSE", 0.01)
 
     async def test(stores: Stores, store: MetadataStore) -> None:
         server = Server(await stores.open())

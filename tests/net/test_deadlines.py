@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.simulation.virtual_time import simulate
-from waltzctl.engine.net.deadlines import Deadlines
+from tests.simulation.virtual_time import hold_up, simulate
+from waltzctl.engine.net.deadlines import Deadlines, Watchdog
 
 
 class LateError(Exception):
@@ -179,3 +179,42 @@ def test_a_loop_that_is_held_up_all_the_time_has_deadlines_all_the_same(monkeypa
         deadlines.close()
 
     asyncio.run(work())
+
+
+def test_a_watchdog_barks_once_behind_the_last_progress_and_not_when_it_is_at_rest() -> None:
+    async def work() -> None:
+        now = asyncio.get_running_loop().time
+        barked, quiet = list[float](), [False]
+        watchdog = Watchdog(2.0, fed=lambda: quiet[0], expired=lambda: barked.append(now()))
+        await asyncio.sleep(10)
+        with watchdog:  # the time before does not count
+            await asyncio.sleep(1.5)
+            watchdog.feed()
+            await asyncio.sleep(1.75)
+            assert barked == []
+            await asyncio.sleep(10)
+        assert barked == [13.5]
+        with watchdog:
+            quiet[0] = True
+            await asyncio.sleep(5)  # it asks after each two seconds
+            quiet[0] = False
+            await asyncio.sleep(0.75)
+            assert barked == [13.5]
+        await asyncio.sleep(10)
+        assert barked == [13.5]
+
+    simulate(work())
+
+
+def test_a_watchdog_of_a_loop_that_is_held_up_looks_again_three_times() -> None:
+    async def work() -> None:
+        barked = list[int]()
+        with Watchdog(2.0, fed=lambda: False, expired=lambda: barked.append(1)):
+            for times in range(5):
+                assert barked == [1] * (times > 3)
+                hold_up(10.0)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+        assert barked == [1]
+
+    simulate(work())

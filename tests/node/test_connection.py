@@ -14,7 +14,7 @@ import pytest
 
 from tests.node.serving import SESSION, appends
 from tests.node.unplugged import Peer, Wire
-from waltzctl.engine.net import connection
+from waltzctl.engine.net import connection, lingering_close
 from waltzctl.engine.net.connection import HEADER, OVERHEAD, Pause
 from waltzctl.engine.net.port import ConnectionInfo
 from waltzctl.formats.wire import storage
@@ -569,7 +569,7 @@ def test_the_end_waits_until_the_peer_s_system_has_every_answer(monkeypatch: pyt
         assert descriptor == 33
         into[:] = unconfirmed[0].to_bytes(4, sys.byteorder)
 
-    monkeypatch.setattr(connection.fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(lingering_close.fcntl, "ioctl", ioctl)
     peer.wire.socket = SimpleNamespace(fileno=lambda: 33)
     peer.connection.answer(b"last")
     peer.wire.unread = 4
@@ -604,7 +604,7 @@ def test_a_socket_that_is_closed_meanwhile_has_nothing_unconfirmed(
     def ioctl(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(connection.fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(lingering_close.fcntl, "ioctl", ioctl)
     peer, _ = a_peer()
     peer.wire.socket = SimpleNamespace(fileno=lambda: 33)
     peer.connection.close()
@@ -618,7 +618,7 @@ def test_an_end_that_does_not_come_is_a_reset(monkeypatch: pytest.MonkeyPatch) -
         fileno=lambda: -1, setsockopt=lambda level, name, value: options.append((level, name, value))
     )
     peer.clock.now += 50
-    monkeypatch.setattr(connection, "_unacknowledged", lambda _: 5)
+    monkeypatch.setattr(connection, "unacknowledged", lambda _: 5)
     peer.connection.tick(peer.clock.now)
     peer.clock.now += 3
     peer.connection.close()

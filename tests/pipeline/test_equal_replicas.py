@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from tests.builders import build_directory, make_records
 from tests.pipeline.test_streams import Query
 from waltzctl.engine.pipeline import agreement_stream as agreement_module
-from waltzctl.engine.pipeline.agreement_stream import AgreementReader
+from waltzctl.engine.pipeline.agreement_chunks import ChunkComparer
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, Record
@@ -44,7 +44,7 @@ def both_ways(sources: list[Path], limit: int | None = None) -> tuple[list[Any],
     for quick in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not quick:
-                patch.setattr(AgreementReader, "_equal", lambda self, chunk: None)
+                patch.setattr(ChunkComparer, "_equal", lambda self, chunk: None)
             told.append([Query(kind, *sources).run(limit) for kind in ("transactions", "differences")])
     return told[0], told[1]
 
@@ -53,14 +53,14 @@ def both_ways(sources: list[Path], limit: int | None = None) -> tuple[list[Any],
 def equal(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each chunk that was tried is one that all replicas hold alike."""
     found: list[bool] = []
-    before = AgreementReader._equal
+    before = ChunkComparer._equal
 
-    def seen(self: AgreementReader, chunk: Any) -> Any:
+    def seen(self: ChunkComparer, chunk: Any) -> Any:
         rows = before(self, chunk)
         found.append(rows is not None)
         return rows
 
-    monkeypatch.setattr(AgreementReader, "_equal", seen)
+    monkeypatch.setattr(ChunkComparer, "_equal", seen)
     return found
 
 
