@@ -46,6 +46,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -324,6 +325,10 @@ _SHORTAGE_ADVICE = {
     errno.ENFILE: "allow the system more open files (sysctl fs.file-max)",
 }
 """What to do about a shortage of file descriptors, by error number."""
+_INODES_ADVICE = (
+    "its file system has room for bytes, but for no further file (df -i): remove files there that nobody needs, or give it more"
+    " inodes"
+)
 
 
 class DiskError(WaltzError):
@@ -369,4 +374,15 @@ class SyncFailedError(DiskWriteError):
 def write_error(path: PurePath | str, offset: int | None, cause: OSError, *, doing: str = "write") -> DiskWriteError:
     """DiskFullError for ENOSPC and EDQUOT, else DiskWriteError."""
     kind = DiskFullError if cause.errno in (errno.ENOSPC, errno.EDQUOT) else DiskWriteError
-    return kind(path, offset, cause, doing=doing)
+    error = kind(path, offset, cause, doing=doing)
+    if cause.errno == errno.ENOSPC and offset is None and _lacks_inodes(os.path.dirname(path)):
+        error.advice = _INODES_ADVICE
+    return error
+
+
+def _lacks_inodes(directory: str) -> bool:
+    """Whether the file system of a directory has free bytes and no free inode; not every file system has a number of inodes."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(directory or ".")
+        return bool(found.f_files and found.f_bavail and not found.f_favail)
+    return False

@@ -284,13 +284,14 @@ def give_up(entry: QuarantineEntry, size: int) -> None:
     """Prune an applied repair: delete its copies, `size` bytes, after which it cannot be undone.  Raises DiskError.
 
     The new manifest is the step that takes effect: before it the entry is complete, after it `roll_back_interrupted` finishes the
-    deletion.  Only when the disk is too full for the audit line or the manifest, the copies are deleted first, because pruning
-    must be able to free space.  An entry that a crash then leaves without copies cannot be undone, and is pruned again.
+    deletion.  Only when the disk is too full for the audit line or the manifest, or has no inode for a file, the copies are
+    deleted first, because pruning must be able to free space.  An entry that a crash then leaves without copies cannot be undone,
+    and is pruned again.
 
     The caller holds the DirectoryLock.
     """
     done = replace(entry, state=RepairState.PRUNED)
-    _unsettle(done.path)
+    _retry_without_copies(done, lambda: _unsettle(done.path))
     _retry_without_copies(done, lambda: journal.record(done.storage, "pruned", done, freed=size))
     _retry_without_copies(done, lambda: write_entry(done))
     _drop_copies(done)

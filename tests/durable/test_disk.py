@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import SimpleNamespace
 
 import pytest
 
-from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.durable import disk, ownership
+from waltzctl.engine.errors import DiskFullError, DiskWriteError
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,21 @@ def test_now_is_in_milliseconds() -> None:
     before = time.time_ns()
     now = disk.now_ms()
     assert before // 10**6 <= now <= time.time_ns() // 10**6
+
+
+@pytest.mark.parametrize(
+    ("files", "free_files", "free_blocks", "told"),
+    [(200, 0, 9, True), (200, 0, 0, False), (200, 1, 9, False), (0, 0, 9, False)],
+)
+def test_a_file_system_without_inodes_is_told_from_one_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, free_files: int, free_blocks: int, told: bool
+) -> None:
+    def full(path: PurePath, like: PurePath) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ownership, "make_file", full)
+    state = SimpleNamespace(f_files=files, f_favail=free_files, f_bavail=free_blocks)
+    monkeypatch.setattr(os, "statvfs", {str(tmp_path): state}.__getitem__)
+    with pytest.raises(DiskFullError) as caught:
+        disk.WritableFile.create(tmp_path / "f")
+    assert ("df -i" in str(caught.value)) is told

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
 from tests.builders import build_directory, digest
 from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, ownership
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, RepairState
@@ -300,6 +300,24 @@ def test_on_a_full_disk_what_was_kept_makes_room_for_saying_that_it_is_gone(
     assert (entry(storage, old).state, copies(storage, old)) == (RepairState.PRUNED, [])
     told = [one for one in journal_path(storage).read_text().splitlines()[lines:] if one.endswith("}")]
     assert [json.loads(one)["event"] for one in told] == ["pruned"]
+
+
+def test_without_an_inode_what_was_kept_makes_room_for_saying_that_it_is_gone(
+    storage: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first file is the mark that the state may not be durable."""
+    old = cut(storage, 0, 30)
+    clock.set(40)
+    prepared, kept, make_file = plan_prune(storage, older_than=30 * DAY), entry(storage, old).path, ownership.make_file
+
+    def full(path: PurePath, like: PurePath) -> int:
+        if any(kept.glob("range-*")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return make_file(path, like)
+
+    monkeypatch.setattr(ownership, "make_file", full)
+    assert prune(prepared) == prepared.bytes > 0
+    assert (entry(storage, old).state, copies(storage, old)) == (RepairState.PRUNED, [])
 
 
 def test_an_entry_whose_copies_went_before_it_said_so_is_pruned_again(storage: Path, clock: Clock) -> None:
