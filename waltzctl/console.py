@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import Format
-from waltzctl.outcome import ReaderGoneError, drop_output, name_stdout, say
+from waltzctl.outcome import ReaderGoneError, drop_output, leave_stream, name_stdout, say
 from waltzctl.values import human_duration, printable
 
 if TYPE_CHECKING:
@@ -180,6 +180,11 @@ class Console:
     def flush(self) -> None:
         """Flush the stream."""
         self._guarded(self.stream.flush)
+
+    def give_up(self) -> None:
+        """Write nothing more to stdout: another thread waits there for a reader that takes nothing."""
+        self._gone = True
+        leave_stream("stdout")
 
     def hand_over(self) -> None:
         """Flush the stream, and a table's buffered rows, too: for output that may pause for a long time."""

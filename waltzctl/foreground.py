@@ -33,11 +33,12 @@ from waltzctl.engine.freed_memory import keep_freed_memory
 from waltzctl.engine.net.configuration import Configuration
 from waltzctl.engine.net.logs import LineStream, NodeLog, goes_to_journal
 from waltzctl.engine.net.notify import Notifier
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.event_loop import loop_factory
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import Format
-from waltzctl.outcome import say
+from waltzctl.outcome import leave_stream, say
 from waltzctl.ready_file import ReadyFile
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ KEPT_MEMORY = 16 << 20
 """Free bytes at the end of a heap that are not returned to the system, as every batch allocates and frees small blocks."""
 _ARENAS = 2
 _EXIT_MESSAGE_TIMEOUT = 1.0
-"""Seconds, at most, to print that the process exits at once: a blocked terminal or pipe must not delay the exit."""
+"""Seconds, at most, for the last output of the process: a blocked terminal or pipe must not delay the exit."""
+_RELOAD_TIMEOUT = 60.0
+"""Seconds, at most, to read the configuration again: a disk that does not answer must not prevent the next reload."""
+_READY_TIMEOUT = 5.0
+"""Seconds, at most, to print that the server is ready, before it goes on without."""
 
 
 class PortOptions(Protocol):
@@ -190,7 +195,7 @@ class Service(Generic[Options, S]):
             self.log.logger.info("stopped before the %s was ready", self.kind.name)
             return ExitStatus.CLEAN
         try:
-            self._announce(serving)
+            await self._announce(serving)
             self._start_background_tasks(serving)
             await self._stop_requested.wait()
         finally:
@@ -214,15 +219,19 @@ class Service(Generic[Options, S]):
         asked.cancel()
         return await starting
 
-    def _announce(self, serving: S) -> None:
-        """Tell everybody who waits that the server is ready: ready file, service manager, terminal."""
+    async def _announce(self, serving: S) -> None:
+        """Tell everybody who waits that the server is ready: ready file, service manager, terminal.
+
+        Standard output is written by a thread: one that was stopped (Ctrl-S), or whose reader stands still, stops no request.
+        """
         gc.collect()
         gc.freeze()  # objects of the start live as long as the process: exclude them from garbage collections
         ready = self.kind.ready.shown(serving.ready_info)
         if self.ready_file is not None:
             self.ready_file.write(ready)
         self.notifier.ready(self.kind.status(serving))
-        self.shown.ready(ready, serving)
+        with contextlib.suppress(OverdueError):
+            await SingleFlight(lambda: self.shown.ready(ready, serving), name="ready").result(_READY_TIMEOUT)
 
     # --- background tasks --------------------------------------------------------------------------------------------
 
@@ -259,20 +268,21 @@ class Service(Generic[Options, S]):
     # --- reload ------------------------------------------------------------------------------------------------------
 
     async def _reload_on_signal(self, serving: S) -> None:
+        reading = SingleFlight(self._read_anew, name="reading the configuration")
         while True:
             await self._reload_requested.wait()
             self._reload_requested.clear()
             self.notifier.reloading()
             try:
-                await self._reload_once(serving)
-            except (WaltzError, OSError) as error:
+                await self._reload_once(serving, reading)
+            except (WaltzError, OSError, OverdueError) as error:
                 self.log.logger.error("the configuration stays as it was: %s", error)
             except Exception as error:  # a defect of this program must not end the task: the next SIGHUP has to work
                 self.log.logger.exception("the configuration stays as it was: %s", str(error) or type(error).__name__)
             self.notifier.ready(self.kind.status(serving))
 
-    async def _reload_once(self, serving: S) -> None:
-        anew = await asyncio.to_thread(self._read_anew)
+    async def _reload_once(self, serving: S, reading: SingleFlight[Configuration[Options]]) -> None:
+        anew = await reading.result(_RELOAD_TIMEOUT)  # in no thread for which the process's end would wait
         reload = self.configuration.reload(anew)
         await self.kind.reload(serving, reload.configuration.options)
         self.configuration = reload.configuration
@@ -303,10 +313,7 @@ class Service(Generic[Options, S]):
     def _exit_at_once(self) -> NoReturn:
         if self.ready_file is not None:
             self.ready_file.remove()
-        telling = threading.Thread(target=self._print_exit, name="the end", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread can be started: exit without a message
-            telling.start()
-            telling.join(_EXIT_MESSAGE_TIMEOUT)  # stderr may be blocked, and with it the log
+        _ends_in_time(self._print_exit)  # stderr may be blocked, and with it the log
         os._exit(ExitStatus.INTERRUPTED)
 
     def _print_exit(self) -> None:
@@ -344,6 +351,28 @@ def warnings_of(options: PortOptions) -> tuple[str, ...]:
     return ()
 
 
+def _ends_in_time(output: Callable[[], object]) -> bool:
+    """Run the last output in a thread, as it may wait for a reader; returns whether it ended, without waiting for long."""
+    thread = threading.Thread(target=output, name="the end", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be started
+        return False
+    thread.join(_EXIT_MESSAGE_TIMEOUT)
+    return not thread.is_alive()
+
+
+def close_view(console: Console, close: Callable[[], object]) -> None:
+    """End the display of a server, with `close`; where standard output takes nothing any more, without it."""
+
+    def closing() -> None:
+        with contextlib.suppress(OSError):  # told by whoever writes next, or the process's end
+            close()
+
+    if not _ends_in_time(closing):
+        console.give_up()
+
+
 def prepare_process() -> None:
     """Settings of the process for a server: GIL switch interval, memory allocator, limit of open files."""
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -378,7 +407,9 @@ def serve_in_foreground(
     with contextlib.ExitStack() as stack:
         shown, stream = view(stack)
         journal = goes_to_journal(sys.stderr, os.environ)
-        log = stack.enter_context(NodeLog(stream, form=log_options.format, level=log_options.level, journal=journal))
+        log = NodeLog(stream, form=log_options.format, level=log_options.level, journal=journal)
+        stack.callback(lambda: leave_stream("stderr") if log.stuck else None)
+        stack.enter_context(log)
         notifier = Notifier.from_environment(os.environ)
         return serve(lambda: Service(kind, configuration, read, log, notifier, shown, file), with_uvloop=with_uvloop)
 

@@ -16,15 +16,21 @@ if TYPE_CHECKING:
 
 
 async def show_live(node: Node, show: Callable[[Object], None], interval: float) -> None:
-    """Show the node every `interval` seconds, until cancelled."""
+    """Show the node every `interval` seconds, until cancelled.
+
+    `show` is called in a thread: a terminal that was stopped, or a reader that stands still, would stop the node with it.
+    """
     reading = SingleFlight(node.read, name="the live view")
+    newest: list[Object] = []
+    showing = SingleFlight(lambda: show(newest[-1]), name="showing the live view")
     before: dict[int, int] = {}
     then = asyncio.get_running_loop().time()
     while True:
-        with contextlib.suppress(OverdueError):  # a disk that does not answer: the last state stays on the screen
+        with contextlib.suppress(OverdueError):  # of a disk or reader that does not answer: the last state stays there
             found = await reading.result(interval * 10)
             now = asyncio.get_running_loop().time()
-            show(live_object(found, node.connections(), before, now - then))
+            newest[:] = [live_object(found, node.connections(), before, now - then)]
             before = {one.partition: one.metrics.append.count for one in found.partitions}
             then = now
+            await showing.result(interval)
         await asyncio.sleep(interval)

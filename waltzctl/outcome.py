@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Collection
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import typer
 
@@ -73,6 +73,14 @@ def _drop(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)
         os.close(nowhere)
+
+
+def leave_stream(name: Literal["stdout", "stderr"]) -> None:
+    """Put a stream that leads nowhere in the place of one in which another thread waits for a reader that takes nothing.
+
+    Whatever is done with that one, flushing it at the end included, waits as well, and for ever.
+    """
+    setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # open until the process ends
 
 
 def _flush_stdout() -> None:

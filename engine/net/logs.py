@@ -218,6 +218,11 @@ class NodeLog(logging.Handler):
             self._writer.join(CLOSING)
         super().close()
 
+    @property
+    def stuck(self) -> bool:
+        """After `close`: whether a line is still being written, because the stream's reader takes nothing."""
+        return self._writer.is_alive()
+
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record; called by `logging`, from any thread."""
         try:

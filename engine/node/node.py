@@ -268,7 +268,8 @@ class Node:
         bounds on requests under way.  Raises as `NodeOptions.check` and `server_context`; nothing is changed then.
         """
         options.check()
-        context = await in_daemon_thread(lambda: _server_context(options), name="node-reload")
+        made = SingleFlight(lambda: _server_context(options), name="node-reload")  # a thread for which no end waits
+        context = await made.result(None)
         self._use_limits(options.limits)
         if context is not None and not self.options.plaintext:
             for port in (self.data, self.admin):

@@ -42,6 +42,7 @@ from waltzctl.engine.metadata.partition_sessions import (
 from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
+from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.net.tls import client_context, server_context
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.server.client_port import Answers
@@ -304,7 +305,8 @@ class Server:
         `ServerOptions.check`, `server_context` and `client_context`; then nothing is changed.
         """
         options.check()
-        context, outgoing = await asyncio.to_thread(_contexts, options)
+        made = SingleFlight(lambda: _contexts(options), name="server-reload")  # a thread for which no end waits
+        context, outgoing = await made.result(None)
         self.log_server.port.limits = options.limits
         if context is not None and not self.options.plaintext:
             self.log_server.port.use_context(context)

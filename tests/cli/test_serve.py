@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import os
+import pty
 import re
+import select
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import termios
+import time
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,6 +153,135 @@ def test_a_reader_of_stdout_that_goes_away_does_not_end_the_node(storage: Path) 
         node.process.stdout.close()
         assert node.http("/ping").strip() == "pong"
         assert node.stop() == 0
+
+
+# --- nobody reads --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def narrow_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe with room for 4096 bytes."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    try:
+        yield reading, writing
+    finally:
+        os.close(reading)
+        with contextlib.suppress(OSError):
+            os.close(writing)
+
+
+def in_pipe(reading: int) -> int:
+    """Bytes that nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+@contextlib.contextmanager
+def writing_to(file: Path, *arguments: object, **streams: Any) -> Iterator[tuple[Any, int]]:
+    """A node that wrote its ready file, and its HTTP port; killed at the end unless it has ended by then."""
+    process = warm_start.Popen(
+        command_line("serve", *arguments, *FREE, "--plaintext", "--ready-file", file),
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **streams},
+        env=environment(PYTHONUNBUFFERED=""),
+    )
+    try:
+        while not file.exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        yield process, json.loads(file.read_text())["http_port"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def pong(port: int) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=20) as answer:
+        assert answer.read().strip() == b"pong"
+
+
+def test_a_log_that_nobody_reads_does_not_keep_the_node_from_ending(storage: Path, tmp_path: Path) -> None:
+    with (
+        narrow_pipe() as (reading, log),
+        writing_to(tmp_path / "ready", storage, "--verbose", stderr=log) as (process, port),
+    ):
+        for _ in range(40):  # a warning each
+            with socket.create_connection(("127.0.0.1", json.loads((tmp_path / "ready").read_text())["port"])) as peer:
+                peer.sendall(b"x" * 100)
+                while peer.recv(100):
+                    pass
+        while in_pipe(reading) < 3500:
+            time.sleep(0.02)
+        os.close(log)
+        pong(port)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+def test_a_configuration_that_cannot_be_read_to_its_end_does_not_keep_the_node_from_ending(
+    storage: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "node.yaml", storage, ANY)
+    with serving("--config", config) as node:
+        config.unlink()
+        os.mkfifo(config)  # as a file server that does not answer
+        node.signal(signal.SIGHUP)
+        deadline, held = time.monotonic() + PATIENCE, None
+        while held is None:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(OSError):  # until the node has opened it
+                held = os.open(config, os.O_WRONLY | os.O_NONBLOCK)
+        assert node.stop() == 0
+        os.close(held)
+
+
+def test_a_certificate_that_cannot_be_read_to_its_end_does_not_keep_the_node_from_ending(
+    storage: Path, tmp_path: Path
+) -> None:
+    leaf, pem = Authority().issue("node"), tmp_path / "node.pem"
+    pem.write_bytes(leaf.certificate_pem() + leaf.key_pem())
+    with serving(storage, *FREE, "--certificate", pem) as node:
+        pem.unlink()
+        os.mkfifo(pem)
+        node.signal(signal.SIGHUP)
+        deadline, held = time.monotonic() + PATIENCE, None
+        while held is None:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(OSError):  # until the node has opened it
+                held = os.open(pem, os.O_WRONLY | os.O_NONBLOCK)
+        assert node.stop() == 0
+        os.close(held)
+
+
+def test_live_objects_that_nobody_reads_stop_no_request(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "storage", dict.fromkeys(range(64), 1), num_partitions=64)
+    with (
+        narrow_pipe() as (reading, out),
+        writing_to(tmp_path / "ready", storage, "--live", "--format", "ndjson", stdout=out) as (process, port),
+    ):
+        while not in_pipe(reading):
+            time.sleep(0.02)
+        time.sleep(1)  # what comes behind the first object has no room
+        os.close(out)
+        pong(port)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+def test_a_live_table_on_a_terminal_that_stands_still_stops_no_request(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "storage", dict.fromkeys(range(64), 1), num_partitions=64)
+    leader, follower = pty.openpty()
+    try:
+        with writing_to(
+            tmp_path / "ready", storage, "--live", "--format", "table", stdout=follower, stderr=follower
+        ) as (process, port):
+            while select.select([], [follower], [], 0)[1]:
+                time.sleep(0.02)
+            pong(port)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+    finally:
+        os.close(follower)
+        os.close(leader)
 
 
 def test_quiet_says_nothing(storage: Path) -> None:

@@ -211,8 +211,8 @@ NODE_REPORTS: tuple[Slip, ...] = (
     ),
     Slip(
         _NODE,
-        "        options.check()\n        context = await",
-        "        context = await",
+        "        options.check()\n        made = Single",
+        "        made = Single",
         _OF_HOSTING,
         "limits that cannot be meant are put into force",
     ),

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import ssl
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -479,6 +480,30 @@ def certificate_of(peer: Peer) -> bytes:
     shown = peer.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     assert isinstance(shown, bytes)
     return shown
+
+
+def test_a_reload_whose_certificate_is_never_read_to_its_end_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_directory(tmp_path, {0: 0})
+    begun, answered = threading.Event(), threading.Event()
+
+    def hanging(_options: object) -> None:
+        begun.set()
+        answered.wait(60)
+
+    async def work() -> None:
+        async with running(tmp_path) as node:
+            monkeypatch.setattr(node_room, "_server_context", hanging)
+            reload = asyncio.ensure_future(node.reload(node.options))
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            reload.cancel()
+            done, _ = await asyncio.wait([reload], timeout=10)
+            answered.set()
+            assert done == {reload}
+
+    run(work())
 
 
 @LOOPS

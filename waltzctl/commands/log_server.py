@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from waltzctl.setting_options import SettingsGiven, show_settings, with_settings
 if TYPE_CHECKING:
     from waltzctl.engine.columns.column import Object
     from waltzctl.engine.net.configuration import Configuration
+    from waltzctl.engine.net.logs import LineStream
     from waltzctl.engine.net.settings import Settings
     from waltzctl.engine.server.server import Server
     from waltzctl.engine.server.server_settings import LogServerOptions
@@ -164,7 +166,11 @@ def run(
             log_level="debug" if verbose else "warning" if quiet else None, metadata=everywhere or None
         )
 
-    from waltzctl.foreground import ProcessDisplay, serve_in_foreground, shown_once
+    from waltzctl.foreground import ProcessDisplay, close_view, serve_in_foreground, shown_once
+
+    def view(stack: ExitStack) -> tuple[ProcessDisplay[Server], LineStream]:
+        stack.callback(close_view, console, console.flush)
+        return ProcessDisplay(shown_once(console, _screen)), sys.stderr
 
     configuration = read()
     if settings.show_config:
@@ -176,7 +182,7 @@ def run(
             _kind(),
             configuration,
             read,
-            lambda _stack: (ProcessDisplay(shown_once(console, _screen)), sys.stderr),
+            view,
             ready_file=None if ready_file is None else Path(ready_file),
             with_uvloop=not no_uvloop,
         )

@@ -237,11 +237,12 @@ def _kind() -> Kind[ServeOptions, Node]:
 
 def _view(console: Console, stack: contextlib.ExitStack, *, live: bool) -> tuple[ProcessDisplay[Node], LineStream]:
     """How the node shows itself, and the stream of its log, which must not tear a live table apart."""
-    from waltzctl.foreground import ProcessDisplay, shown_once
+    from waltzctl.foreground import ProcessDisplay, close_view, shown_once
 
     table = live and console.format is Format.TABLE and on_terminal(console.stream) and not console.quiet
     if table:
         return _live_table(console, stack)
+    stack.callback(close_view, console, console.flush)
     if live:
         from waltzctl.live_view import show_live
 
@@ -267,12 +268,14 @@ def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[ProcessD
     from rich.live import Live
     from rich.text import Text
 
-    from waltzctl.foreground import ProcessDisplay
+    from waltzctl.foreground import ProcessDisplay, close_view
     from waltzctl.live_view import show_live
     from waltzctl.render.serving import AboveLive, live_table
 
     drawn = rich.console.Console(file=console.stream, no_color=not wants_colour(console.stream), highlight=False)
-    view = stack.enter_context(Live(console=drawn, auto_refresh=False, redirect_stdout=False, redirect_stderr=False))
+    view = Live(console=drawn, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    stack.callback(close_view, console, view.stop)
+    view.start()
     heading: list[str] = []
 
     def ready(shown: Object, node: Node) -> None:
