@@ -8,10 +8,8 @@ Full queues.  Requests for a partition whose queue is full wait in the connectio
 count towards the connection's bounds, and do not delay other partitions.  If the partition makes no progress for
 `ServiceOptions.stall_seconds`, they are answered as *busy* (weakness S3).
 
-Reads.  A read request is small, but the size of its answer is not known in advance.  So the reads of a connection that are under
-way at a time are limited by a window: it begins with 1 and doubles with each answer as long as answers are short and the peer
-takes them (`DataConnection._read_answered`).  Besides, each read needs a *read slot*, of which the whole port has
-`PortLimits.reads`.
+Reads.  Those of a connection that are under way at a time are limited (`engine.node.read_window`); the others wait in the
+connection as well.
 
 Source of the protocol: release 0.13.2.
 """
@@ -38,6 +36,7 @@ from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import not_loaded
+from waltzctl.engine.node.read_window import ReadWindow
 from waltzctl.engine.node.requests import AppendRun, Item, Request
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, Split, SplitStatus
 from waltzctl.engine.scan.list_answers import LIST_BODY, LIST_TYPES, ListAnswers
@@ -66,8 +65,6 @@ BODY, LENGTH, TYPE = int(FrameColumn.BODY), int(FrameColumn.LENGTH), int(FrameCo
 SESSION, SEQUENCE, PARTITION = int(FrameColumn.SESSION), int(FrameColumn.SEQUENCE), int(FrameColumn.PARTITION)
 APPEND = AppendRequest.TYPE
 _READS = (RecordHeaderRequest, RecordRequest, RecordHeaderListRequest, RecordListRequest)
-_MOST_READS = 64
-"""Upper bound of a connection's read window: reads that are under way at a time."""
 _SHORT_ANSWER = 4096
 """Bytes; a longer answer is written at once, so that the write buffer shows what the peer has not taken."""
 
@@ -145,10 +142,7 @@ class DataConnection(Connection):
         self._splitter = port.splitter
         self._waiting: dict[int, deque[Item]] = {}  # by partition: items that are not submitted yet, in their order
         self._awaiting_room: set[int] = set()  # partitions that were full and will call `_on_room`
-        self._reads = 0  # reads under way
-        self._read_window = 1  # reads that may be under way
-        self._slot_requested = False  # the connection waits for a read slot
-        self._slot_granted = False  # it was granted a read slot that no read uses yet
+        self._reads = ReadWindow(port.reads)
 
     # --- Sender ------------------------------------------------------------------------------------------------------
 
@@ -180,9 +174,8 @@ class DataConnection(Connection):
         self._done(requests, size)
 
     def _read_answered(self, answer: bytes | list[bytes], length: int, size: int) -> None:
-        self._release_read_slot()
-        ahead = self._port.output_each // max(1, length)  # assumes that the next answers are as long as this one
-        self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
+        self._reads.end()
+        self._reads.widen(self._port.output_each // max(1, length))  # as if the next answers were as long as this one
         self.answer(answer)
         if length > _SHORT_ANSWER or self._waiting:
             self.send()  # before more is read for this peer, the write buffer has to show what it has not taken
@@ -190,11 +183,6 @@ class DataConnection(Connection):
         self._done(1, size)
         if self._waiting:
             self._go_on()
-
-    def _release_read_slot(self) -> None:
-        """A read ended: return its slot to the port."""
-        self._reads -= 1
-        self._data_port.reads.release(1)
 
     def _broken_off(self, reason: str, requests: int, size: int) -> None:
         if self.open:
@@ -414,13 +402,13 @@ class DataConnection(Connection):
             self._done(_request_count(item), item.size)
             return True
         reading = type(item.sender) is _ReadSender
-        if reading and not self._acquire_read_slot():
+        if reading and not self._begin_read():
             return False
         admission = service.submit(item, in_pass)
         if admission is Admission.ACCEPTED:
             return True
         if reading:
-            self._release_read_slot()
+            self._reads.end()
         if admission is Admission.STALLED:
             self.answer(service.busy_answer(item))
             self._done(_request_count(item), item.size)
@@ -430,20 +418,11 @@ class DataConnection(Connection):
             service.on_room(lambda: self._port.outbox.put(self._on_room, partition))
         return False
 
-    def _acquire_read_slot(self) -> bool:
-        """Acquire a read slot; False: the read window is full or no slot is free, and `_go_on` will be called later."""
-        if self._reads >= self._read_window or self._pauses & Pause.UNREAD_ANSWERS or self._slot_requested:
-            return False
-        if self._slot_granted:
-            self._slot_granted = False
-        elif not self._data_port.reads.reserve(self, 1, self._on_slot_granted):
-            self._slot_requested = True
-            return False
-        self._reads += 1
-        return True
+    def _begin_read(self) -> bool:
+        """Begin a read; False: it has to wait, and `_go_on` or `_use_granted_slot` will be called later."""
+        return not self._pauses & Pause.UNREAD_ANSWERS and self._reads.begin(self._on_slot_granted)
 
     def _on_slot_granted(self) -> None:
-        self._slot_requested, self._slot_granted = False, True
         # not at once: the caller is handling another connection's answer
         self._port.outbox.put(self._use_granted_slot)
 
@@ -454,7 +433,7 @@ class DataConnection(Connection):
         """
         for partition in [partition for partition in self._waiting if partition not in self._awaiting_room]:
             self._retry(partition)
-        self._return_unused_slot()
+        self._reads.return_unused()
 
     def _on_room(self, partition: int) -> None:
         """A partition that was full has room again."""
@@ -475,19 +454,11 @@ class DataConnection(Connection):
         for partition in list(self._waiting):
             self._retry(partition)
 
-    def _return_unused_slot(self) -> None:
-        """Return a granted read slot that no read uses."""
-        if self._slot_granted:
-            self._slot_granted = False
-            self._data_port.reads.release(1)
-
     def _drop(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for item in (item for items in waiting.values() for item in items):
             self._done(_request_count(item), item.size)
-        self._data_port.reads.leave(self)
-        self._slot_requested = False
-        self._return_unused_slot()
+        self._reads.leave()
 
 
 def _request_count(item: Item) -> int:

@@ -100,15 +100,16 @@ class Outage:
 
 
 def standing_outage(partition: Partition) -> Outage | None:
-    """The outage that is a state of the partition itself: quarantined, or closed to writes after a disk error.  None: neither."""
-    if partition.failed is not None:
+    """The outage that is the partition's own condition: damaged, or refusing writes after a disk error.  None: it is writable."""
+    condition = partition.condition
+    if condition.error is not None:
         return Outage(
-            denial_of(partition.failed).code,
-            f"accepts no writes after: {partition.failed}",
+            denial_of(condition.error).code,
+            f"accepts no writes after: {condition.error}",
             _OPEN_AGAIN,
             Return.OPENED,
         )
-    if partition.quarantined:
+    if condition.damaged:
         worst = next((found for found in partition.findings if found.severity is Severity.DAMAGE), None)
         nothing_told = worst is not None and worst.code is Code.PARTITION_EMPTY
         return Outage(

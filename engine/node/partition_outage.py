@@ -2,7 +2,7 @@
 
 See `engine.node.outages` for what an outage is.  There are two kinds:
 
-- a *standing* outage is a state of the partition (quarantined, failed) and takes precedence;
+- a *standing* outage is the partition's own condition (`engine.storage.partition_condition`) and takes precedence;
 - a *noted* outage was found while serving, and is kept here.
 """
 
@@ -38,8 +38,7 @@ class PartitionOutage:
     @property
     def known(self) -> bool:
         """Whether there is an outage; does not check whether its cause is gone."""
-        partition = self._partition
-        return partition.quarantined or partition.failed is not None or self._outage is not None
+        return not self._partition.condition.writable or self._outage is not None
 
     def note_failure(self, error: BaseException, transaction_id: int | None = None) -> None:
         """A request failed with `error`: begin an outage if the partition can serve no session any more.

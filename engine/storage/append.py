@@ -83,8 +83,8 @@ class AppendSession:
         DiskWriteError when what a crash left in the partition could not be mended.
         """
         found = storage.outlook(partition)
-        if found.quarantined:
-            raise found.failed or _quarantined(found.path, partition, found.findings)
+        if found.condition.quarantined:
+            raise found.condition.error or _quarantined(found.path, partition, found.findings)
         if not storage.availability(partition).writable:
             raise NotAvailableError(
                 f"{found.path}: partition {partition} is not available for writing",
@@ -154,8 +154,9 @@ class AppendSession:
         longest = self._storage.options.max_data_length
         batch_of_records(first_batch, self._last + 1, f"{self._path}: partition {self._number}", longest)
         self._partition = self._storage.partition(self._number)
-        if self._partition.quarantined:
-            raise self._partition.failed or _quarantined(self._path, self._number, self._partition.findings)
+        condition = self._partition.condition
+        if condition.quarantined:
+            raise condition.error or _quarantined(self._path, self._number, self._partition.findings)
         self._partition.set_low_water_mark(self.session_id, self._partition.max_transaction_id)
         return self._partition
 

@@ -32,25 +32,21 @@ import contextlib
 import errno
 import logging
 import math
-import os
 import threading
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.directory_lock import hold_file
 from waltzctl.engine.errors import DamageError, DiskError, DiskWriteError, RefusedError
 from waltzctl.engine.storage.control_file import OpenControlFile
-from waltzctl.engine.storage.journal_recovery import in_force, is_written, remove_file, segment_path, write_back
-from waltzctl.engine.storage.journal_state import GIVING_UP, JournalState, owner_of, remove_state, write_state
+from waltzctl.engine.storage.journal_creation import close_all, create_journal_file
+from waltzctl.engine.storage.journal_recovery import in_force, remove_file, segment_path, write_back
+from waltzctl.engine.storage.journal_state import GIVING_UP, JournalState, owner_of, remove_state
 from waltzctl.formats.journal_file import (
-    AREAS,
     BLOCK,
     AreaHeader,
     WriteTo,
-    decode_area_header,
     encode_area_header,
     encode_entry,
     entry_size,
@@ -68,13 +64,6 @@ AT_A_TIME = 2
 """Most entries that are being written at the same time."""
 _FORGET_TIMEOUT = 10.0
 """Seconds that `forget` waits for room in an area, and again as many for earlier entries that are still being written."""
-_ZEROS = 1 << 20
-"""Bytes per write while a new journal file is filled with zeros."""
-
-
-def _close(files: Iterable[disk.WritableFile]) -> None:
-    for file in files:
-        file.close()
 
 
 class _Area:
@@ -178,37 +167,11 @@ class CommitJournal:
                 f"{storage}: its last commit journal still holds records that could not be written back",
                 advice=f"bring back what the findings name, and run without --journal until then; {GIVING_UP}",
             )
-        owner, path = owner_of(storage), path.absolute()
-        if ".." in path.parts:  # the path may begin with the storage directory and yet lead out of it
-            path = path.parent.resolve() / path.name
-        _remove_earlier_journal(path, owner)
-        state = JournalState(path, uuid.uuid4())
-        files: list[disk.WritableFile] = []
-        try:
-            with disk.replacing(path) as file:  # a later start would refuse to replace a half-written journal
-                # before it has its name, so that nobody takes it for one that was left
-                files += _open_and_hold(file.path)
-                for start in range(0, AREAS * area_size, _ZEROS):  # allocated blocks are flushed faster than new ones
-                    file.write_at(start, bytes(min(_ZEROS, AREAS * area_size - start)))
-                for start, epoch in (0, 1), (area_size, 0):
-                    head = AreaHeader(state.journal_id, owner, area_size, epoch)
-                    file.write_at(start + header_offset(epoch), encode_area_header(head))
-                # another process may have made one since, which is not to be replaced
-                _remove_earlier_journal(path, owner)
-            for one in files:
-                one.path = path
-            if not disk.is_at(path, os.fstat(files[0].fileno())):
-                raise _met(path)
-            write_state(storage, state)
-        except BaseException:
-            if files and disk.is_at(path, os.fstat(files[0].fileno())):  # otherwise the one there is another process's
-                remove_file(path)
-            _close(files)
-            raise
+        state, files = create_journal_file(storage, path, area_size, descriptors=AT_A_TIME)
         try:
             control.set_journaled(True)
         except BaseException:  # the mark may be on the disk all the same, so the journal file has to stay
-            _close(files)
+            close_all(files)
             raise
         journal = cls(storage, control, state, files, area_size=area_size, log=log)
         if threaded:
@@ -321,9 +284,9 @@ class CommitJournal:
                 self._sync_failed.clear()  # no write-back follows: the partitions' own descriptors report it
                 raise
             finally:
-                _close(self._files)
-                _close(segment.file for segment in self._segments.values())
-                _close(self._files_to_close)
+                close_all(self._files)
+                close_all(segment.file for segment in self._segments.values())
+                close_all(self._files_to_close)
 
     # --- internals; the lock is held ---------------------------------------------------------------------------------
 
@@ -503,7 +466,7 @@ class CommitJournal:
                     self._log.error("%s: is still wanted, and the next start tries again: %s", self.state.path, error)
                 return False
             to_close, self._files_to_close = self._files_to_close, []
-            _close(to_close)
+            close_all(to_close)
             area, self._full_area = self._full_area, None
             epoch, unflushed = (0, []) if area is None else (area.epoch, list(area.unflushed.items()))
         for path, partition in unflushed:
@@ -540,37 +503,3 @@ class CommitJournal:
 
 def _as_disk_error(path: PurePath, error: BaseException) -> DiskError:
     return error if isinstance(error, DiskError) else DiskWriteError(path, None, OSError(errno.EIO, str(error)))
-
-
-def _remove_earlier_journal(path: Path, owner: uuid.UUID) -> None:
-    """Remove the file at `path` if it is an earlier journal of the same directory.  Raises RefusedError, DiskReadError."""
-    try:
-        header = decode_area_header(disk.read_range(path, 0, BLOCK))
-    except FileNotFoundError:
-        return
-    if header is None or header.owner != owner:
-        what = "a file that is no commit journal" if header is None else "the commit journal of another directory"
-        raise RefusedError(f"{path}: {what} stands there", advice="name another path, or move the file away")
-    if is_written(path):  # by a directory that was at this one's path, or is at the same path of another container
-        raise RefusedError(
-            f"{path}: another process is writing this commit journal",
-            advice="name another path: a journal is for one node",
-        )
-    disk.unlink(path)
-
-
-def _open_and_hold(path: PurePath) -> list[disk.WritableFile]:
-    """The descriptors of a new journal, locked where that is possible.  Raises RefusedError, DiskWriteError."""
-    try:
-        files = [disk.WritableFile.open(path) for _ in range(AT_A_TIME)]
-        hold_file(files[0].fileno())
-    except OSError as error:  # others: the journal's device may have a file system without locks
-        if error.errno in (errno.EAGAIN, errno.EACCES, errno.ENOENT):
-            raise _met(path) from error
-    return files
-
-
-def _met(path: PurePath) -> RefusedError:
-    return RefusedError(
-        f"{path}: another process made a commit journal there at the same moment", advice="name another path"
-    )

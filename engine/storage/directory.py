@@ -42,12 +42,10 @@ from waltzctl.engine.errors import (
     DamageError,
     DiskError,
     DiskFullError,
-    DiskWriteError,
     NotAssignedError,
     NotWaltzError,
     PartitionQuarantinedError,
     RefusedError,
-    SyncFailedError,
     with_roll_backs,
 )
 from waltzctl.engine.findings import Code, Finding, Where, make_finding
@@ -61,6 +59,7 @@ from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
 from waltzctl.engine.storage.journal_recovery import WrittenBack, keep_for, write_back_journal
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.partition_condition import PartitionCondition
 from waltzctl.engine.storage.partition_opening import QUARANTINING_ERRORS, ExaminedPartition, PartitionOpener
 from waltzctl.engine.storage.partition_recovery import renew_last_data, renew_last_index
 from waltzctl.engine.storage.retired import (
@@ -92,14 +91,13 @@ class Outlook:
     """State of an assigned partition, open or not, that a caller checks before it writes.
 
     `last_transaction_id`: the last transaction without a gap before it; -1 when there is none.  `findings`: those of the
-    examination.  `failed`: the error since which it refuses writes.
+    examination.  `condition`: of one that is not open, the one in which it would be opened.
     """
 
     path: PurePath
-    quarantined: bool
+    condition: PartitionCondition
     findings: tuple[Finding, ...]
     last_transaction_id: int
-    failed: DiskWriteError | None = None
 
 
 class StorageDirectory:
@@ -250,11 +248,11 @@ class StorageDirectory:
                 examined = self._unopened[number] = self._unopened[number] or self._opener.examine(number)
                 last = examined.last_transaction_id
                 path, findings = self.path / str(number), tuple(examined.findings)
-                return Outlook(path, examined.quarantine, findings, last, examined.failed)
+                return Outlook(path, examined.condition, findings, last)
             found = self._partitions.get(number)
         if found is None:
             raise self._not_assigned(number)
-        return Outlook(found.path, found.quarantined, found.findings, found.max_transaction_id, found.failed)
+        return Outlook(found.path, found.condition, found.findings, found.max_transaction_id)
 
     def _not_assigned(self, number: int) -> NotAssignedError:
         return NotAssignedError(f"{self.path}: Partition:{number} is not assigned.")
@@ -356,7 +354,7 @@ class StorageDirectory:
         leaving = self._partitions.get(number)
         if leaving is not None:
             self._note_acknowledged(leaving)  # needed when it is assigned again with its files
-        if self._journal is not None and (leaving is None or leaving.failed is not None or leaving.quarantined):
+        if self._journal is not None and (leaving is None or not leaving.condition.writable):
             try:
                 # before a deletion too: after a crash the partition may still be here, and assigned
                 self._journal.write_back(number)
@@ -388,11 +386,11 @@ class StorageDirectory:
             old = self.partition(number)
             self._control.check_in_place()  # it would be opened where another directory is by now
             self._note_acknowledged(old)
-            if old.quarantined:
+            if old.condition.quarantined:
                 self._take_back_mending(number)
-            if old.failed is not None:
+            if old.condition.error is not None:
                 renew_last_index(old.path, number)
-                if old.quarantined and isinstance(old.failed, SyncFailedError):
+                if old.condition.unsynced_when_opened:
                     renew_last_data(old.path, number)
             try:
                 old.close()
@@ -415,7 +413,7 @@ class StorageDirectory:
 
         One that could not be mended when it was opened has appended nothing, and perhaps not even read where its log ends.
         """
-        if leaving.failed is not None and not leaving.quarantined:
+        if leaving.condition.shows_unacknowledged:
             self._last_acknowledged.setdefault(leaving.number, leaving.max_transaction_id)
 
     def _cut_to_acknowledged(self, opened: Partition) -> None:
@@ -423,7 +421,7 @@ class StorageDirectory:
         acknowledged = self._last_acknowledged.get(opened.number)
         if acknowledged is not None:
             opened.end_at(acknowledged)
-            if not opened.quarantined:
+            if not opened.condition.quarantined:
                 del self._last_acknowledged[opened.number]
 
     def _open_again(self, number: int) -> Partition:

@@ -10,8 +10,9 @@ writes are refused until the        a sync fails, because the contents of the di
 partition is opened again
 ==================================  ===============================================================================
 
-A quarantined partition refuses every write.  Its `max_transaction_id` is the last one in front of the first gap.  Reading a
-transaction that was lost raises an error; it is never reported as "no such transaction".
+Whether it can be written at present: `engine.storage.partition_condition`.  `max_transaction_id` of a quarantined partition is
+the last one in front of the first gap.  Reading a transaction that was lost raises an error; it is never reported as "no such
+transaction".
 
 Thread-safe.  One writer at a time holds the write lock; readers never wait for a disk write.
 """
@@ -37,18 +38,26 @@ from waltzctl.engine.errors import (
     RefusedError,
     SyncFailedError,
 )
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.log.view import FileState, SegmentView
+from waltzctl.engine.findings import Finding, Severity, Where
 from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_records, only_part, parts_of
 from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.partition_condition import PartitionCondition
 from waltzctl.engine.storage.partition_log import PartitionLog, RecordHeader
 from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
-from waltzctl.engine.storage.segment_files import ActiveSegment, BatchPart, SegmentExtent, create_segment, whole_extent
+from waltzctl.engine.storage.segment_files import (
+    ActiveSegment,
+    BatchPart,
+    SegmentExtent,
+    create_segment,
+    refuse_orphan_index,
+    remove_segment,
+    whole_extent,
+)
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import PartitionStruct
 from waltzctl.formats.journal_file import WriteTo
-from waltzctl.formats.segment import INDEX_SUFFIX, Record, index_name, segment_name
+from waltzctl.formats.segment import INDEX_SUFFIX, Record, segment_name
 
 if TYPE_CHECKING:
     from waltzctl.engine.scan.list_answers import ListAnswers, Requests
@@ -94,15 +103,12 @@ class Partition:
         options: StorageOptions,
         examination: Examination | None,
         findings: Sequence[Finding],
-        *,
-        quarantine: bool,
-        failed: DiskWriteError | None = None,
+        condition: PartitionCondition,
     ) -> None:
         """Open a partition after its examination; None when it could not be examined.
 
-        With `quarantine` nothing is changed and every write is refused; otherwise what a crash left is mended first.  Without an
-        examination `quarantine` must be set.  `failed`: the error, of a full disk for instance, that kept it from being mended;
-        no damage closes the partition then.  Raises DiskWriteError, DiskReadError.
+        In the condition WRITABLE what a crash left is mended first; in any other nothing is changed.  Without an examination it
+        cannot be WRITABLE.  Raises DiskWriteError, DiskReadError.
         """
         self.number = number
         self.path = storage / str(number)
@@ -114,15 +120,13 @@ class Partition:
         self._cluster_key: uuid.UUID = control.cluster_key
         self._write_lock = threading.RLock()
         self._active: ActiveSegment | None = None  # the last segment; None while quarantined
-        self._failed = failed  # the error after which every write is refused
-        self._closed = False
+        self._condition = condition
         self._undo_ids: list[str] = []
-        self._quarantined = quarantine
         segments: tuple[SegmentExtent, ...] = ()
         following, lost_below = 0, None
         if examination is None:
             lost_below = UNKNOWN_END
-        elif quarantine:
+        elif not condition.writable:
             segments, following = examination.extents, examination.contiguous_next
             lost_below = examination.lost_below
         else:
@@ -136,14 +140,19 @@ class Partition:
     # --- state -------------------------------------------------------------------------------------------------------
 
     @property
+    def condition(self) -> PartitionCondition:
+        """Whether the partition can be written at present, and if not, why."""
+        return self._condition
+
+    @property
     def quarantined(self) -> bool:
-        """Whether writes are refused because of damage, or because of what a crash left; `findings` says why."""
-        return self._quarantined
+        """See `PartitionCondition.quarantined`; `findings` says why."""
+        return self._condition.quarantined
 
     @property
     def damaged(self) -> bool:
-        """Whether damage is why writes are refused: with `failed` as well, what a crash left could only not be mended."""
-        return self._quarantined and self._failed is None
+        """See `PartitionCondition.damaged`; `findings` says by what."""
+        return self._condition.damaged
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -153,7 +162,7 @@ class Partition:
     @property
     def mended(self) -> tuple[Finding, ...]:
         """The findings that opening mended; none for a quarantined partition."""
-        if self._quarantined:
+        if self.quarantined:
             return ()
         return tuple(one for one in self._findings if one.severity is Severity.REPAIRABLE or _is_index_finding(one))
 
@@ -164,8 +173,8 @@ class Partition:
 
     @property
     def failed(self) -> DiskWriteError | None:
-        """The error since which the partition refuses writes; None while it accepts them.  Opening it again clears it."""
-        return self._failed
+        """The error of the disk because of which writes are refused; None where there is none.  Opening it again clears it."""
+        return self._condition.error
 
     @property
     def session_id(self) -> int:
@@ -302,7 +311,7 @@ class Partition:
         """After a failed append: remove the batch, so that `following` is the next id again, or refuse all further writes."""
         if isinstance(error, SyncFailedError):
             self._fail(error)
-        elif self._failed is None:
+        elif self._condition.writable:
             self._cut_failed_batch(following)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
@@ -310,7 +319,7 @@ class Partition:
         self._control.check_in_place()
         active.sync_data()
         active.sync_index()
-        self._refuse_orphan_index(active.next_transaction_id)
+        refuse_orphan_index(Where(self._storage, self.number, self.path), active.next_transaction_id)
         with disk.opened_directory(self.path) as opened:
             try:
                 extent = create_segment(
@@ -322,7 +331,7 @@ class Partition:
                 try:
                     following = ActiveSegment.open(extent)
                 except BaseException:
-                    self._remove_segment(extent, opened)
+                    remove_segment(self.path, extent, opened)
                     raise
             except DiskWriteError as error:
                 if Path(self.path / segment_name(active.next_transaction_id)).exists():
@@ -336,27 +345,6 @@ class Partition:
         self._active = following
         active.close()
         return following
-
-    def _refuse_orphan_index(self, first_transaction_id: int) -> None:
-        """Raise DamageError when the index of the new segment exists, without a data file and with entries.
-
-        Its entries prove that records with these ids existed.  An index without entries proves nothing, and is overwritten.
-        """
-        path = self.path / index_name(first_transaction_id)
-        orphan = SegmentView(self.number, first_transaction_id, None, FileState.of(path))
-        if orphan.entries:
-            said = f"an index without a data file has {orphan.entries} entries where a segment is to begin"
-            finding = make_finding(
-                Code.INDEX_ORPHAN,
-                path,
-                said,
-                severity=Severity.DAMAGE,
-                storage_directory=self._storage,
-                partition=self.number,
-                segment=first_transaction_id,
-                transaction_id=first_transaction_id,
-            )
-            raise DamageError(f"{path}: {said}", [finding], advice="run waltzctl verify, then recover")
 
     def _cut_failed_batch(self, following: int) -> None:
         """After a failed write: cut off what was written of the batch, so that `following` is the next id again."""
@@ -446,14 +434,14 @@ class Partition:
         Raises CorruptRecordError, DiskReadError, DiskWriteError.
         """
         with self._write_lock:
-            if self._quarantined:
+            if self._condition.quarantined:
                 self._log.hide_behind(acknowledged)
                 return
             try:
                 self.truncate(acknowledged)
             except BaseException as error:
                 self._log.hide_behind(acknowledged)
-                if self._failed is None:
+                if self._condition.writable:
                     cause = OSError(errno.EIO, str(error))
                     self._fail(DiskWriteError(self.path, None, cause, doing="cut off what was not acknowledged in"))
                 raise
@@ -479,26 +467,18 @@ class Partition:
             active.close()
             self._active = None
             for segment in reversed(dropped):
-                self._remove_segment(segment)
+                remove_segment(self.path, segment)
             active = self._active = ActiveSegment.open(kept)
         active.next_transaction_id, active.end = following, end
         active.cut_back()
 
-    def _remove_segment(self, segment: SegmentExtent, opened: int | None = None) -> None:
-        """Remove both files of a segment, durably; the index first, as an index without data file proves that records were lost.
-
-        `opened`: see `engine.durable.disk.sync_directory`.
-        """
-        for path in (segment.index_path, segment.data_path):
-            if Path(path).exists():
-                disk.unlink(path)
-            disk.sync_directory(self.path, opened)
-
     def _writable_segment(self) -> ActiveSegment:
-        self._check_open()
-        if self._failed is not None:
-            raise self._failed
-        if self._quarantined:
+        condition = self._condition
+        if condition.closed:
+            raise RefusedError(f"{self.path}: partition {self.number} is closed")
+        if condition.error is not None:
+            raise condition.error
+        if condition.damaged:
             raise PartitionQuarantinedError(
                 f"{self.path}: partition {self.number} is quarantined: {self._quarantine_reason()}",
                 self._findings,
@@ -537,7 +517,7 @@ class Partition:
         return damage[0].message if damage else "damage was found"
 
     def _fail(self, error: DiskWriteError) -> DiskWriteError:
-        self._failed = error
+        self._condition = self._condition.after(error)
         return error
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -574,25 +554,21 @@ class Partition:
         """Answer requests for few records as long as none has to wait for the disk; see `PartitionLog.answer_lists`."""
         self._log.answer_lists(answers, requests)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RefusedError(f"{self.path}: partition {self.number} is closed")
-
     def close(self) -> None:
         """Make every record durable in the partition's own files and close them; a second call does nothing.
 
         Raises DiskWriteError.
         """
         with self._write_lock:
-            if self._closed:
+            if self._condition.closed:
                 return
             try:
-                if self._active is not None and self._failed is None:
+                if self._active is not None and self._condition.writable:
                     self._renew_data_file(self._active)
                     self._leave_journal(self._active)
                     self._active.sync_index()
             finally:
-                self._closed = True
+                self._condition = self._condition.at_rest()
                 self._log.close()
                 if self._active is not None:
                     self._active.close()

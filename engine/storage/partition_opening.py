@@ -30,6 +30,7 @@ from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.commit_journal import CommitJournal
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.partition_condition import DAMAGED, WRITABLE, PartitionCondition, unmended
 from waltzctl.engine.storage.partition_recovery import (
     Examination,
     clear_unfinished,
@@ -48,14 +49,13 @@ QUARANTINING_ERRORS = (DiskError, FileNotFoundError, NotWaltzError, RefusedError
 class ExaminedPartition:
     """Result of examining a partition that is not open.
 
-    `examination`: None when the partition could not be examined; it can only be opened quarantined then.  `failed`: the error if
-    that was no damage, but the disk or a permission: what was to be read could not be made durable.
+    `examination`: None when the partition could not be examined; it can only be opened quarantined then.  `condition`: the one to
+    open it in, UNMENDED where what was to be read could not be made durable; WRITABLE as long as it can be mended, too.
     """
 
     findings: list[Finding]
     examination: Examination | None = None
-    quarantine: bool = True
-    failed: DiskWriteError | None = None
+    condition: PartitionCondition = DAMAGED
 
     @property
     def last_transaction_id(self) -> int:
@@ -108,10 +108,10 @@ class PartitionOpener:
             )
         except QUARANTINING_ERRORS as error:
             self._check_shortage(error)
-            failed = error if isinstance(error, DiskWriteError) and not damaged else None
-            return ExaminedPartition([*findings, self.read_error(number, error)], failed=failed)
-        quarantine = examination.quarantined or damaged
-        return ExaminedPartition([*findings, *examination.findings], examination, quarantine)
+            condition = unmended(error) if isinstance(error, DiskWriteError) and not damaged else DAMAGED
+            return ExaminedPartition([*findings, self.read_error(number, error)], condition=condition)
+        condition = DAMAGED if examination.quarantined or damaged else WRITABLE
+        return ExaminedPartition([*findings, *examination.findings], examination, condition)
 
     def open_examined(self, number: int, examined: ExaminedPartition) -> Partition:
         """Open a partition as it was examined: mended if it is sound, else quarantined.
@@ -124,20 +124,18 @@ class PartitionOpener:
         try:
             if examined.examination is not None:
                 clear_unfinished(self._storage / str(number), number)
-            opened = Partition(
-                *parts, examined.examination, findings, quarantine=examined.quarantine, failed=examined.failed
-            )
+            opened = Partition(*parts, examined.examination, findings, examined.condition)
         except QUARANTINING_ERRORS as error:
             self._check_shortage(error)
-            found, again, failed = [*findings, self.read_error(number, error)], None, None
+            found, again, condition = [*findings, self.read_error(number, error)], None, DAMAGED
             if isinstance(error, RefusedError) and self._mending_interrupted():
                 cause = OSError(errno.EBUSY, str(error))
                 error = write_error(self._storage / str(number), None, cause, doing="mend")
-            if isinstance(error, DiskWriteError) and not examined.quarantine:
+            if isinstance(error, DiskWriteError) and examined.condition.writable:
                 # the log is as sound as it was: it can be read
-                failed = error
+                condition = unmended(error)
                 again = None if isinstance(error, SyncFailedError) else self.examine(number).examination
-            opened = Partition(*parts, again, found, quarantine=True, failed=failed)
+            opened = Partition(*parts, again, found, condition)
         opened.journal = self.journal
         return opened
 

@@ -1,4 +1,5 @@
-"""The two files of a segment: what is known of them (`SegmentExtent`), creating them, and the last segment, open for writing.
+"""The two files of a segment: what is known of them (`SegmentExtent`), creating and removing them, and the last segment, open for
+writing.
 
 The data file is authoritative; the index is derived from it.
 
@@ -25,7 +26,8 @@ import numpy.typing as npt
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, SyncFailedError
-from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.findings import Code, Severity, Where, make_finding
+from waltzctl.engine.log.view import FileState, SegmentView
 from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     FORMAT_VERSION,
@@ -140,6 +142,40 @@ def create_segment(
             disk.sync_directory(directory, opened)
             raise
     return extent
+
+
+def refuse_orphan_index(where: Where, first_transaction_id: int) -> None:
+    """Raise DamageError when the index of a segment to be created exists, without a data file and with entries.
+
+    Its entries prove that records with these ids existed.  An index without entries proves nothing, and is overwritten.
+    """
+    assert where.partition is not None
+    path = where.directory / index_name(first_transaction_id)
+    orphan = SegmentView(where.partition, first_transaction_id, None, FileState.of(path))
+    if orphan.entries:
+        said = f"an index without a data file has {orphan.entries} entries where a segment is to begin"
+        finding = make_finding(
+            Code.INDEX_ORPHAN,
+            path,
+            said,
+            severity=Severity.DAMAGE,
+            storage_directory=where.storage,
+            partition=where.partition,
+            segment=first_transaction_id,
+            transaction_id=first_transaction_id,
+        )
+        raise DamageError(f"{path}: {said}", [finding], advice="run waltzctl verify, then recover")
+
+
+def remove_segment(directory: PurePath, segment: SegmentExtent, opened: int | None = None) -> None:
+    """Remove both files of a segment, durably; the index first, as an index without data file proves that records were lost.
+
+    `opened`: see `engine.durable.disk.sync_directory`.
+    """
+    for path in (segment.index_path, segment.data_path):
+        if Path(path).exists():
+            disk.unlink(path)
+        disk.sync_directory(directory, opened)
 
 
 class BatchPart(NamedTuple):

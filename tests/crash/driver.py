@@ -20,7 +20,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import DiskWriteError, SyncFailedError
 from waltzctl.engine.node.commit_passes import CommitPasses
-from waltzctl.engine.storage import commit_journal
+from waltzctl.engine.storage import commit_journal, journal_creation
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.partition import UnsyncedAppend
@@ -50,8 +50,9 @@ def small_journals() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit_journal, "RESERVE", 2 * commit_journal.BLOCK)
         patch.setattr(commit_journal, "_FORGET_TIMEOUT", 0.0)
-        patch.setattr(commit_journal, "owner_of", lambda storage: uuid.UUID(int=77))
-        patch.setattr(commit_journal.uuid, "uuid4", next_id)
+        for module in (commit_journal, journal_creation):
+            patch.setattr(module, "owner_of", lambda storage: uuid.UUID(int=77))
+        patch.setattr(journal_creation.uuid, "uuid4", next_id)
         yield
 
 

@@ -68,9 +68,9 @@ FIRST: tuple[Slip, ...] = (
         "a crash within a truncation leaves a gap",
     ),
     Slip(
-        "engine/storage/partition.py",
-        "                disk.unlink(path)\n            disk.sync_directory(self.path, opened)",
-        "                disk.unlink(path)",
+        "engine/storage/segment_files.py",
+        "            disk.unlink(path)\n        disk.sync_directory(directory, opened)",
+        "            disk.unlink(path)",
         ("tests/storage/test_one_step.py",),
         "a power loss within a truncation leaves a later segment and takes an earlier one",
     ),

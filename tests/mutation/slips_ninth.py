@@ -24,9 +24,9 @@ NINTH: tuple[Slip, ...] = (
         "a copy that is older than its original's journal gets records with zeros in front of them",
     ),
     Slip(
-        "engine/storage/commit_journal.py",
-        "            if files and disk.is_at(path, os.fstat(files[0].fileno())):",
-        "            if True:",
+        "engine/storage/journal_creation.py",
+        "        if files and disk.is_at(path, os.fstat(files[0].fileno())):",
+        "        if True:",
         (f"{_JOURNAL}::test_of_two_that_make_a_journal_at_one_path_at_once_the_faster_one_keeps_it",),
         "of two nodes that are given one journal the slower one removes it from the faster one",
     ),
@@ -81,8 +81,8 @@ NINTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/directory.py",
-        "        if leaving.failed is not None and not leaving.quarantined:\n",
-        "        if leaving.failed is not None:\n",
+        "        if leaving.condition.shows_unacknowledged:\n",
+        "        if leaving.condition.error is not None:\n",
         (f"{_FAULTS}::test_a_partition_that_could_not_be_mended_is_not_cut_when_it_is_opened_again",),
         "a partition that could not be mended when it was opened loses its whole log when it is opened again",
     ),

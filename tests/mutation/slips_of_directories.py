@@ -41,7 +41,7 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "        if self._quarantined:\n            return ()\n        return tuple(one",
+        "        if self.quarantined:\n            return ()\n        return tuple(one",
         "        return tuple(one",
         _OF_PARTITION,
         "an operator is told that what is quarantined was mended",

@@ -56,7 +56,7 @@ NODE_REPORTS: tuple[Slip, ...] = (
         "a copy that is opened takes the journal away from the original",
     ),
     Slip(
-        "engine/storage/commit_journal.py",
+        "engine/storage/journal_creation.py",
         "owner, path = owner_of(storage), path.absolute()",
         "owner = owner_of(storage)",
         _OF_JOURNALS,

@@ -80,7 +80,7 @@ STORAGE: tuple[Slip, ...] = (
         "a session begins with a log that is longer than its mark",
     ),
     Slip(
-        _PARTITION,
+        "engine/storage/segment_files.py",
         "for path in (segment.index_path, segment.data_path):",
         "for path in (segment.data_path, segment.index_path):",
         _STEP,
@@ -390,7 +390,7 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/directory.py",
-        "            if not opened.quarantined:\n                del self._last_acknowledged[opened.number]\n",
+        "            if not opened.condition.quarantined:\n                del self._last_acknowledged[opened.number]\n",
         "            del self._last_acknowledged[opened.number]\n",
         ("tests/storage/test_reopening.py::test_a_quarantined_partition_knows_what_was_acknowledged",),
         "what nobody was promised counts once a quarantined partition is opened again",

@@ -10,20 +10,20 @@ from tests.mutation.trial import Slip
 THIRD: tuple[Slip, ...] = (
     Slip(
         "engine/storage/partition.py",
-        "                    self._remove_segment(extent, opened)\n                    raise",
+        "                    remove_segment(self.path, extent, opened)\n                    raise",
         "                    raise",
         ("tests/storage/test_opening_and_rolling.py::test_a_segment_that_cannot_be_opened_goes_again",),
         "a segment that could not be opened stays behind the log's end, and the next roll finds it in its way",
     ),
     Slip(
         "engine/storage/partition.py",
-        "        active.sync_index()\n        self._refuse_orphan_index",
-        "        self._refuse_orphan_index",
+        "        active.sync_index()\n        refuse_orphan_index(",
+        "        refuse_orphan_index(",
         ("tests/crash/test_storage.py::test_roll_over",),
         "a sealed segment's index is not durable when the next segment begins",
     ),
     Slip(
-        "engine/storage/partition.py",
+        "engine/storage/segment_files.py",
         "if orphan.entries:",
         "if orphan.entries > 1:",
         ("tests/storage/test_weaknesses.py::test_w7_an_orphan_that_appears_later_is_refused_by_the_roll_over",),
@@ -38,7 +38,7 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition.py",
-        "        elif self._failed is None:\n            self._cut_failed_batch(following)",
+        "        elif self._condition.writable:\n            self._cut_failed_batch(following)",
         "        elif isinstance(error, DiskWriteError):\n            self._cut_failed_batch(following)",
         ("tests/storage/test_failures.py::test_an_interrupt_inside_an_append_leaves_nothing_of_it",),
         "a part of a batch whose later part is refused stays in the log",

@@ -20,7 +20,7 @@ from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.output_budget import OutputBudget, Share
 from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE, PortLimits
 from waltzctl.engine.net.small_file import read_first_line, read_password_or_key
-from waltzctl.engine.node import admin_port, data_port
+from waltzctl.engine.node import admin_port, read_window
 from waltzctl.engine.node.append_runs import portions_of
 from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
@@ -435,11 +435,11 @@ def test_reads_of_one_connection_grow_to_a_bound() -> None:
     given = []
     for _ in range(10):
         peer.connection._begin(1, 0)
-        peer.connection._reads += 1  # type: ignore[attr-defined]
+        peer.connection._reads._under_way += 1  # type: ignore[attr-defined]
         peer.connection._read_answered([], 0, 0)  # type: ignore[attr-defined]
-        given.append(peer.connection._read_window)  # type: ignore[attr-defined]
+        given.append(peer.connection._reads._most)  # type: ignore[attr-defined]
     assert given == [2, 4, 8, 16, 32, 64, 64, 64, 64, 64]
-    assert data_port._MOST_READS == 64
+    assert read_window._MOST_READS == 64
     assert peer.connection._pauses is Pause.NOTHING
 
 
@@ -451,10 +451,10 @@ def test_long_answers_do_not_let_a_connection_read_ahead(length: int, window: in
     monkey = pytest.MonkeyPatch()
     monkey.setattr(port, "_SMALLEST_OUTPUT", 1)
     peer.connection._begin(1, 0)
-    peer.connection._reads += 1  # type: ignore[attr-defined]
+    peer.connection._reads._under_way += 1  # type: ignore[attr-defined]
     peer.connection._read_answered([], length, 0)  # type: ignore[attr-defined]
     monkey.undo()
-    assert peer.connection._read_window == window  # type: ignore[attr-defined]
+    assert peer.connection._reads._most == window  # type: ignore[attr-defined]
 
 
 def test_a_frame_for_which_there_is_no_memory_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:

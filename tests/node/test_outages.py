@@ -32,6 +32,7 @@ from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.outages import Return, Room, outage_of, reads_again
 from waltzctl.engine.node.partition_outage import PartitionOutage
+from waltzctl.engine.storage.partition_condition import DAMAGED, WRITABLE
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE
 from waltzctl.formats.wire.storage import (
@@ -373,8 +374,7 @@ class Partition:
     number, path = 3, Path("/d/3")
 
     def __init__(self) -> None:
-        self.quarantined = False
-        self.failed: WaltzError | None = None
+        self.condition = WRITABLE
         self.findings: tuple[Finding, ...] = ()
         self.unreadable: WaltzError | None = None
 
@@ -447,7 +447,7 @@ def test_what_opening_a_partition_again_ends(error: WaltzError, over: bool, tmp_
 
 def test_a_partition_that_is_out_by_itself_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     partition = Partition()
-    partition.quarantined = True
+    partition.condition = DAMAGED
     room = Room(DiskProbe(tmp_path, min_free_bytes=0), max_age=0.0)
     outage = PartitionOutage(partition, room, LOG)  # type: ignore[arg-type]
     for _ in range(3):

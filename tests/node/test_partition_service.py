@@ -24,6 +24,7 @@ from waltzctl.engine.node.requests import Request
 from waltzctl.engine.scan.list_answers import Requests
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability_marks import Availability
+from waltzctl.engine.storage.partition_condition import DAMAGED, WRITABLE
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
@@ -49,8 +50,7 @@ class Partition:
         self.session_id = SESSION
         self.low_water_mark = self.local_low_water_mark = -1
         self.marks_known = True
-        self.quarantined = False
-        self.failed: WaltzError | None = None
+        self.condition = WRITABLE
         self.findings: tuple[Any, ...] = ()
         self.next_transaction_id = 0
         self.done: list[object] = []
@@ -608,11 +608,11 @@ def test_appends_of_the_session_in_force_need_no_look_while_the_partition_takes_
     assert service.open_session() is None
     service.availability = Availability(False, True)
     assert service.open_session() == SESSION
-    partition.quarantined = True
+    partition.condition = DAMAGED
     assert service.open_session() is None
-    partition.quarantined, partition.failed = False, SyncFailedError(Path("/d"), 0, OSError(errno.EIO, "no"))
+    partition.condition = WRITABLE.after(SyncFailedError(Path("/d"), 0, OSError(errno.EIO, "no")))
     assert service.open_session() is None
-    partition.failed = None
+    partition.condition = WRITABLE
     service.note_failure(DiskFullError(Path("/d"), 0, OSError(errno.ENOSPC, "full")))
     assert service.open_session() is None
 
@@ -650,10 +650,10 @@ def test_the_first_outage_counts_and_each_change_is_told_once(alone: Alone, capl
     service.note_failure(BROKEN)
     assert (service.check(SESSION, False) or closed()).code == "io-error", "space does not help"
     assert told(caplog) == [(logging.ERROR, "partition 3 cannot write")]
-    alone.partition.quarantined = True
+    alone.partition.condition = DAMAGED
     service.note_failure(FULL)
     assert told(caplog) == [(logging.ERROR, "partition 3 is quarantined, every byte is kept")]
-    alone.partition.quarantined = False
+    alone.partition.condition = WRITABLE
     service.resume(alone.partition)  # type: ignore[arg-type]
     assert service.outage is None
     assert told(caplog) == [(logging.WARNING, "partition 3 takes part in sessions again")]

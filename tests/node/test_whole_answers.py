@@ -29,6 +29,7 @@ from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.outages import Outage, Return, standing_outage
 from waltzctl.engine.node.permissions import Denial, closed, not_loaded
 from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
+from waltzctl.engine.storage.partition_condition import DAMAGED, WRITABLE
 from waltzctl.formats.wire.failure import (
     CONCURRENT_UPDATE_EXCEPTION,
     IO_EXCEPTION,
@@ -209,9 +210,7 @@ def test_what_a_look_finds_of_a_partition(tmp_path: Path, partition: Any, servic
 def test_the_worst_finding_is_told_of_a_quarantined_partition() -> None:
     minor = SimpleNamespace(code=Code.TEMPORARY_FILE, severity=Severity.NOTE, message="minor")
     damage = SimpleNamespace(code=Code.DATA_CHECKSUM, severity=Severity.DAMAGE, message="a torn record")
-    partition: Any = SimpleNamespace(
-        number=2, path=Path("/d/2"), quarantined=True, failed=None, findings=(minor, damage)
-    )
+    partition: Any = SimpleNamespace(number=2, path=Path("/d/2"), condition=DAMAGED, findings=(minor, damage))
     remedy = "stop the node, run waltzctl recover /d --partition 2 --from REPLICA, and start it again"
     assert standing_outage(partition) == Outage(
         FailureCode.QUARANTINED, "is quarantined, every byte is kept: a torn record", remedy, Return.OPENED
@@ -224,12 +223,13 @@ def test_the_worst_finding_is_told_of_a_quarantined_partition() -> None:
         STORAGE_EXCEPTION,
         f"partition 2 is quarantined, every byte is kept: damage was found; it takes no part in sessions: {remedy}",
     )
-    partition.quarantined, partition.failed = False, DiskWriteError(Path("/d/2"), 0, OSError(5, "no"))
+    broken = DiskWriteError(Path("/d/2"), 0, OSError(5, "no"))
+    partition.condition = WRITABLE.after(broken)
     found = standing_outage(partition)
     assert found is not None
     assert (found.code, found.returns, found.transaction_id) == (FailureCode.IO_ERROR, Return.OPENED, None)
-    assert found.reason == f"accepts no writes after: {partition.failed}"
-    partition.failed = None
+    assert found.reason == f"accepts no writes after: {broken}"
+    partition.condition = WRITABLE
     assert standing_outage(partition) is None
 
 

@@ -20,7 +20,7 @@ from tests.builders import build_directory, digest
 from tests.storage.power_loss import BEFORE, LOG, Journaled, failing, is_marked, segment
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskFullError, DiskWriteError, RefusedError, SyncFailedError
-from waltzctl.engine.storage import commit_journal, directory, journal_recovery
+from waltzctl.engine.storage import commit_journal, directory, journal_creation, journal_recovery
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.journal_state import read_state, state_path
 from waltzctl.formats.journal_file import BLOCK
@@ -625,7 +625,7 @@ def test_a_journal_that_a_process_writes_is_nobody_elses(journaled: Journaled, m
 def test_two_that_make_a_journal_at_one_path_at_once_do_not_both_get_it(
     journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_journal, "_remove_earlier_journal", lambda *_: None)
+    monkeypatch.setattr(journal_creation, "_remove_earlier_journal", lambda *_: None)
     monkeypatch.setattr(disk, "replacing", lambda path: contextlib.nullcontext(disk.WritableFile.open(path)))
     build_directory(tmp_path / "other", {0: BEFORE})
     with StorageDirectory.open(tmp_path / "other") as other:

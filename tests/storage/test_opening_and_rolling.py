@@ -250,7 +250,7 @@ def test_partitions_that_were_not_asked_for_stay_as_they_are(tmp_path: Path) -> 
     with StorageDirectory.open(tmp_path, partitions=[1]) as storage:
         assert list(storage.partitions) == [1]
         found = storage.outlook(2)
-        assert (found.last_transaction_id, found.quarantined, codes(found.findings)) == (3, False, ["torn-tail"])
+        assert (found.last_transaction_id, found.condition.writable, codes(found.findings)) == (3, True, ["torn-tail"])
         assert storage.outlook(1).last_transaction_id == 4
         assert (storage.outlook(1).path, found.path) == (tmp_path / "1", tmp_path / "2")
         assert list(storage.partitions) == [1]
@@ -425,7 +425,7 @@ def test_a_partition_is_closed_once(tmp_path: Path, failed: bool, monkeypatch: p
 
         monkeypatch.setattr(ActiveSegment, "sync_index", sync)
         if failed:
-            partition._failed = error
+            partition._condition = partition.condition.after(error)
             partition.close()
         else:
             with pytest.raises(SyncFailedError):
