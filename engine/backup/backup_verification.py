@@ -94,7 +94,7 @@ Looks = Callable[[NeededPiece], Finding | None]
 class _Counts:
     """What was verified of a backup."""
 
-    sections: int = 0
+    partitions: int = 0
     segments: int = 0
     records: int = 0
 
@@ -225,7 +225,7 @@ def verify_vault(
             yield from new((_loss_finding(reader, lost),))
     there = [one for backup, one in counts.items() if backup not in gone]
     yield VerifySummary(
-        tally.status, tally.exit_status_name, sum(one.sections for one in there), sum(one.segments for one in there),
+        tally.status, tally.exit_status_name, sum(one.partitions for one in there), sum(one.segments for one in there),
         sum(one.records for one in there), sum(size for _, size in {(one.place, one.piece.size) for one in pieces.values()}),
         tally.damage, tally.repairable, tally.notes, round(time.monotonic() - began, 6), thorough,
     )  # fmt: skip
@@ -233,7 +233,7 @@ def verify_vault(
 
 def _count(counts: _Counts, section: ReadSection) -> None:
     content = section[2]
-    counts.sections += 1
+    counts.partitions += section[1].partition != BESIDE
     counts.segments += sum(file.name.endswith(SEGMENT_SUFFIX) for file in content.files)
     counts.records += sum(piece.records for piece in content.pieces)
 

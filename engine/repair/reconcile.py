@@ -127,7 +127,7 @@ class Reconciliation:
                     data = state is part.data and state.size > HEADER_SIZE
                     context.draft.step(
                         action, state.path, context.partition, f"begins behind transaction {self.agreed.cut_after}",
-                        ids=(part.first, part.first), offset=0, length=state.size,
+                        ids=part.ids, offset=0, length=state.size,
                         loses_data=data,
                     )  # fmt: skip
                     context.draft.edits.append(Remove(state.path))

@@ -162,7 +162,7 @@ class OverlapPlanner:
             if state is not None:
                 context.draft.step(
                     action, state.path, context.partition, why,
-                    ids=(part.first, max(part.first, part.survey.next_id - 1)), offset=0, length=state.size,
+                    ids=part.ids, offset=0, length=state.size,
                     loses_data=ids_lost and state is part.data,
                 )  # fmt: skip
                 context.draft.edits.append(Remove(state.path))

@@ -58,6 +58,11 @@ class RepairedSegment:
         return self.data is not None and self.data.size < HEADER_SIZE
 
     @property
+    def ids(self) -> tuple[int, int]:
+        """First and last transaction that go with the whole segment; the first one twice where no record of it can be read."""
+        return self.first, self.first if self.survey is None else max(self.first, self.survey.next_id - 1)
+
+    @property
     def untouchable(self) -> bool:
         """Whether the data file is left as it is: it is not the partition's own, or cannot be read."""
         return self.data is not None and not self.short and self.survey is None

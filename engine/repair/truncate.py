@@ -94,9 +94,10 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
     if after > last:
         raise RefusedError(f"{target.storage}: partition {partition} ends at transaction {last}, before {after}")
     kept = _kept(data, after, target.storage / str(partition))
-    for segment in reversed(segments):
+    ends: list[int | None] = [*(segment.first_transaction_id for segment in segments[1:]), None]
+    for segment, end in reversed(list(zip(segments, ends, strict=False))):
         if segment.first_transaction_id > (0 if kept is None else kept.first_transaction_id):
-            _remove(draft, segment, after)
+            _remove(draft, segment, after, last if end is None else min(end - 1, last))
     if kept is None and segments:
         _begin_anew(draft, view.control, partition)
     elif kept is not None:
@@ -193,8 +194,10 @@ def _is_crash_leftover(segment: SegmentView) -> bool:
     return segment.data.size < HEADER_SIZE and (segment.index is None or segment.index.size <= HEADER_SIZE)
 
 
-def _remove(draft: PlanDraft, segment: SegmentView, after: int) -> None:
+def _remove(draft: PlanDraft, segment: SegmentView, after: int, last: int) -> None:
+    """Remove a segment's files.  `last`: its last transaction, below its first one when it has none."""
     first = segment.first_transaction_id
+    ids = (first, max(first, last))
     gone = segment.data is None or segment.data.size <= HEADER_SIZE
     for state in (segment.data, segment.index):
         if state is not None:
@@ -202,7 +205,7 @@ def _remove(draft: PlanDraft, segment: SegmentView, after: int) -> None:
             reason = f"begins behind transaction {after}"
             loses = state.size > HEADER_SIZE and (state is segment.data or gone)  # only the index proves lost records
             draft.step(
-                action, state.path, segment.partition, reason, ids=(first, first), offset=0, length=state.size, loses_data=loses
+                action, state.path, segment.partition, reason, ids=ids, offset=0, length=state.size, loses_data=loses
             )  # fmt: skip
             draft.edits.append(Remove(state.path))
 
@@ -232,7 +235,8 @@ def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling:
     offset = _offset_behind(content, begins, after, segment, ceiling)
     if offset < size:
         reason = f"transaction {after} becomes the last one"
-        ids = (after + 1, last) if last > after else None  # the ids of unreadable records are unknown
+        own = last if ceiling is None else min(last, ceiling - 1)  # what is in later segments goes with these
+        ids = (after + 1, own) if own > after else None  # the ids of unreadable records are unknown
         draft.step(
             "cut-segment", segment.data.path, segment.partition, reason, ids=ids, offset=offset, length=size - offset,
             loses_data=True,

@@ -114,7 +114,7 @@ def test_who_verifies_keeps_each_piece_once_however_many_backups_need_it(tmp_pat
     *found, summary = verify_vault(place, progress=Counting())
     assert found == []
     assert isinstance(summary, VerifySummary)
-    assert (summary.partitions, summary.records) == (15, 5 * 270)
+    assert (summary.partitions, summary.records) == (10, 5 * 270)
     (others, sections), (alive, read) = kept
     assert alive - others <= heads[0].pages + 1, "and the one that was looked at last"
     assert read - sections <= len(heads[0].sections)

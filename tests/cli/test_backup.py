@@ -66,6 +66,20 @@ def test_the_whole_way(tmp_path: Path, place: Path, source: Path) -> None:
     assert invoke("backup", "diff", place, first["id"], "latest").status == 0
 
 
+def test_what_a_verification_counts_is_what_verify_counts(place: Path, source: Path) -> None:
+    """What lies beside the partitions is a section of a backup, and no partition."""
+    whole, one = created(place, source)["id"], created(place, source, "--partition", "1")["id"]
+    counted = ("partitions", "segments", "records")
+    found = {}
+    for name in (whole, one):
+        (told,) = invoke("backup", "verify", place, name, "--format", "ndjson").objects
+        (there,) = invoke("verify", f"vault:{place}::{name}", "--format", "ndjson").objects
+        found[name] = [told[key] for key in counted]
+        assert found[name] == [there[key] for key in counted]
+    (told,) = invoke("backup", "verify", place, "--format", "ndjson").objects
+    assert [told[key] for key in counted] == [sum(two) for two in zip(*found.values(), strict=True)]
+
+
 @pytest.mark.parametrize("more", [(), ("-q",), ("--partition", 1)])
 def test_a_restore_says_that_the_latest_backup_is_one_of_some_partitions(
     tmp_path: Path, place: Path, source: Path, more: tuple[object, ...]

@@ -49,6 +49,21 @@ def test_health_and_exit_status(tmp_path: Path) -> None:
     assert invoke("status", storage).status == 4
 
 
+def test_damage_of_a_partition_that_is_not_assigned_is_no_success(tmp_path: Path) -> None:
+    """Its health is unassigned; the worst finding that is shown decides, as for verify."""
+    storage = build_directory(tmp_path / "s", {0: 60, 1: 60}, layout=Layout.RELEASED)
+    assert invoke("set-partition", storage, "--partition", 1, "--unassigned", "--yes").status == 0
+    answer = invoke("status", storage, "--format", "json")
+    assert answer.status == 0
+    assert [one["code"] for one in answer.objects[0]["findings"]] == ["partition-not-assigned"]
+    segment_of(storage, 1).unlink()
+    answer = invoke("status", storage, "--format", "json")
+    assert [one["health"] for one in answer.objects[0]["partitions"]] == ["ok", "unassigned"]
+    assert "damage" in [one["severity"] for one in answer.objects[0]["findings"]]
+    assert answer.status == invoke("verify", storage).status == 4
+    assert "FAILED  1 partition of 2" in invoke("status", storage, "--format", "table").out
+
+
 def test_a_table_in_80_columns(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 60, 2: 5}, num_partitions=4)
     answer = on_terminal("status", storage, NO_COLOR="1")

@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         """
         unasked, replica: ? replica-differs 4 in None
         loss: cut-segment 4.seg 4..7 [128+240] loses; lower-local-low-water-mark control [132+36] loses; rebuild-index
-          4.idx; remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; accept-loss ledger 4..9
+          4.idx; remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; accept-loss ledger 4..9
           loses; = write control [132+36]; = cut 4.seg to 128; = make 4.idx of 128; = remove 8.seg; = remove 8.idx; =
           make ledger
         loss replica: cut-segment 4.seg 4..7 [128+240] loses; restore-record 4.seg 4..7 [128+240]; restore-segment
@@ -94,8 +94,8 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         """
         unasked, replica: ? replica-differs 0 in None
         loss: cut-segment 0.seg 0..3 [128+240] loses; lower-local-low-water-mark control [132+36] loses; rebuild-index
-          0.idx; remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; accept-loss ledger 0..9 loses; = write control [132+36]; =
+          0.idx; remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; accept-loss ledger 0..9 loses; = write control [132+36]; =
           cut 0.seg to 128; = make 0.idx of 128; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove 4.idx; =
           make ledger
         loss replica: cut-segment 0.seg 0..3 [128+240] loses; restore-record 0.seg 0..3 [128+240]; restore-segment
@@ -108,8 +108,8 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         Agreed(0, -1, -1),
         """
         unasked, loss, replica, loss replica: cut-segment 0.seg 0..3 [128+240] loses; rebuild-index 0.idx;
-          remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4 [0+368]
-          loses; remove-index 4.idx 4..4 [0+160]; = cut 0.seg to 128; = make 0.idx of 128; = remove 8.seg; = remove
+          remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7 [0+368]
+          loses; remove-index 4.idx 4..7 [0+160]; = cut 0.seg to 128; = make 0.idx of 128; = remove 8.seg; = remove
           8.idx; = remove 4.seg; = remove 4.idx
         """,
     ),
@@ -125,11 +125,11 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         lambda d: d.mark(3),
         Agreed(0, 9, 3, (), True),
         """
-        unasked: cut-segment 4.seg 4..7 [128+240] loses; rebuild-index 4.idx; remove-segment 8.seg 8..8 [0+368] loses;
-          remove-index 8.idx 8..8 [0+160]; = cut 4.seg to 128; = make 4.idx of 128; = remove 8.seg; = remove 8.idx; ?
+        unasked: cut-segment 4.seg 4..7 [128+240] loses; rebuild-index 4.idx; remove-segment 8.seg 8..11 [0+368] loses;
+          remove-index 8.idx 8..11 [0+160]; = cut 4.seg to 128; = make 4.idx of 128; = remove 8.seg; = remove 8.idx; ?
           durable-missing 4 x4 in 4
-        loss: cut-segment 4.seg 4..7 [128+240] loses; rebuild-index 4.idx; remove-segment 8.seg 8..8 [0+368] loses;
-          remove-index 8.idx 8..8 [0+160]; accept-loss ledger 4..7 loses; = cut 4.seg to 128; = make 4.idx of 128; =
+        loss: cut-segment 4.seg 4..7 [128+240] loses; rebuild-index 4.idx; remove-segment 8.seg 8..11 [0+368] loses;
+          remove-index 8.idx 8..11 [0+160]; accept-loss ledger 4..7 loses; = cut 4.seg to 128; = make 4.idx of 128; =
           remove 8.seg; = remove 8.idx; = make ledger
         replica, loss replica: cut-segment 4.seg 4..7 [128+240] loses; restore-record 4.seg 4..7 [128+240];
           restore-segment 8.seg 8..9 [128+120]; rebuild-index 8.idx; = write 4.seg [128+240]; = write 8.seg [0+248]; =
@@ -141,8 +141,8 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         Agreed(0, 11, 2, (), True),
         """
         longer replica: cut-segment 0.seg 3..3 [308+60] loses; restore-record 0.seg 3..7 [308+300];
-          restore-segment 8.seg 8..11 [128+240]; rebuild-index 0.idx; remove-segment 4.seg 4..4 [0+368] loses;
-          remove-index 4.idx 4..4 [0+160]; = write 0.seg [308+300]; = make 0.idx of 192; = write 8.seg [0+368];
+          restore-segment 8.seg 8..11 [128+240]; rebuild-index 0.idx; remove-segment 4.seg 4..7 [0+368] loses;
+          remove-index 4.idx 4..7 [0+160]; = write 0.seg [308+300]; = make 0.idx of 192; = write 8.seg [0+368];
           = remove 4.seg; = remove 4.idx
         """,
     ),
@@ -150,11 +150,11 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         lambda d: d.mark(4),
         Agreed(0, 9, 5, (), True),
         """
-        unasked: cut-segment 4.seg 6..7 [248+120] loses; rebuild-index 4.idx; remove-segment 8.seg 8..8 [0+368] loses;
-          remove-index 8.idx 8..8 [0+160]; = cut 4.seg to 248; = make 4.idx of 144; = remove 8.seg; = remove 8.idx; ?
+        unasked: cut-segment 4.seg 6..7 [248+120] loses; rebuild-index 4.idx; remove-segment 8.seg 8..11 [0+368] loses;
+          remove-index 8.idx 8..11 [0+160]; = cut 4.seg to 248; = make 4.idx of 144; = remove 8.seg; = remove 8.idx; ?
           durable-missing 6 x2 in 4
-        loss: cut-segment 4.seg 6..7 [248+120] loses; rebuild-index 4.idx; remove-segment 8.seg 8..8 [0+368] loses;
-          remove-index 8.idx 8..8 [0+160]; accept-loss ledger 6..7 loses; = cut 4.seg to 248; = make 4.idx of 144; =
+        loss: cut-segment 4.seg 6..7 [248+120] loses; rebuild-index 4.idx; remove-segment 8.seg 8..11 [0+368] loses;
+          remove-index 8.idx 8..11 [0+160]; accept-loss ledger 6..7 loses; = cut 4.seg to 248; = make 4.idx of 144; =
           remove 8.seg; = remove 8.idx; = make ledger
         replica, loss replica: cut-segment 4.seg 6..7 [248+120] loses; restore-record 4.seg 6..7 [248+120];
           restore-segment 8.seg 8..9 [128+120]; rebuild-index 8.idx; = write 4.seg [248+120]; = write 8.seg [0+248]; =
@@ -167,11 +167,11 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         """
         unasked, replica: ? replica-differs 6 in None
         loss: cut-segment 4.seg 6..7 [248+120] loses; lower-local-low-water-mark control [132+36] loses; rebuild-index
-          4.idx; remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; accept-loss ledger 6..7
+          4.idx; remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; accept-loss ledger 6..7
           loses; = write control [132+36]; = cut 4.seg to 248; = make 4.idx of 144; = remove 8.seg; = remove 8.idx; =
           make ledger
         loss replica: cut-segment 4.seg 6..7 [248+120] loses; restore-record 4.seg 6..7 [248+120]; remove-segment
-          8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; = write 4.seg [248+120]; = remove 8.seg; = remove
+          8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; = write 4.seg [248+120]; = remove 8.seg; = remove
           8.idx
         """,
     ),
@@ -194,15 +194,15 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         lambda d: (d.mark(3), d.spoil(5)),
         Agreed(0, 6, 6),
         """
-        unasked: cut-segment 4.seg 7..7 [308+60] loses; rebuild-index 4.idx; remove-segment 8.seg 8..8 [0+368] loses;
-          remove-index 8.idx 8..8 [0+160]; = cut 4.seg to 308; = make 4.idx of 152; = remove 8.seg; = remove 8.idx; ?
+        unasked: cut-segment 4.seg 7..7 [308+60] loses; rebuild-index 4.idx; remove-segment 8.seg 8..11 [0+368] loses;
+          remove-index 8.idx 8..11 [0+160]; = cut 4.seg to 308; = make 4.idx of 152; = remove 8.seg; = remove 8.idx; ?
           record-checksum 5 x1 in 4 [188+60]
         loss: cut-segment 4.seg 7..7 [308+60] loses; split-segment 4.seg 5..5 [188+60] loses; rebuild-index 4.idx;
-          rebuild-index 6.idx; remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; accept-loss
+          rebuild-index 6.idx; remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; accept-loss
           ledger 5..5 loses; = cut 4.seg to 188; = make 4.idx of 136; = make 6.seg of 188; = make 6.idx of 136; =
           remove 8.seg; = remove 8.idx; = make ledger
         replica, loss replica: cut-segment 4.seg 7..7 [308+60] loses; restore-record 4.seg 5..5 [188+60];
-          rebuild-index 4.idx; remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; = write 4.seg
+          rebuild-index 4.idx; remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; = write 4.seg
           [188+60]; = cut 4.seg to 308; = make 4.idx of 152; = remove 8.seg; = remove 8.idx
         """,
     ),
@@ -211,7 +211,7 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
         Agreed(0, 4, 4),
         """
         unasked, loss, replica, loss replica: cut-segment 4.seg 5..7 [188+180] loses; rebuild-index 4.idx;
-          remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; = cut 4.seg to 188; = make 4.idx
+          remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; = cut 4.seg to 188; = make 4.idx
           of 136; = remove 8.seg; = remove 8.idx
         """,
     ),

@@ -166,11 +166,11 @@ CASES: dict[str, tuple[Damage, Damage, Agreed | None, str]] = {
         lambda d: d.cut(8, 248),
         Agreed(0, 11, 3, (), True),
         """
-        unasked, replica: cut-segment 4.seg 4..7 [128+240] loses; rebuild-index 4.idx; remove-segment 8.seg 8..8
-          [0+368] loses; remove-index 8.idx 8..8 [0+160]; = cut 4.seg to 128; = make 4.idx of 128; = remove 8.seg; =
+        unasked, replica: cut-segment 4.seg 4..7 [128+240] loses; rebuild-index 4.idx; remove-segment 8.seg 8..11
+          [0+368] loses; remove-index 8.idx 8..11 [0+160]; = cut 4.seg to 128; = make 4.idx of 128; = remove 8.seg; =
           remove 8.idx; ? durable-missing 4 x4 in 4
-        loss: cut-segment 4.seg 4..7 [128+240] loses; rebuild-index 4.idx; remove-segment 8.seg 8..8 [0+368] loses;
-          remove-index 8.idx 8..8 [0+160]; accept-loss ledger 4..7 loses; = cut 4.seg to 128; = make 4.idx of 128; =
+        loss: cut-segment 4.seg 4..7 [128+240] loses; rebuild-index 4.idx; remove-segment 8.seg 8..11 [0+368] loses;
+          remove-index 8.idx 8..11 [0+160]; accept-loss ledger 4..7 loses; = cut 4.seg to 128; = make 4.idx of 128; =
           remove 8.seg; = remove 8.idx; = make ledger
         loss replica: cut-segment 4.seg 4..7 [128+240] loses; restore-record 4.seg 4..7 [128+240]; restore-segment
           8.seg 8..9 [128+120]; rebuild-index 8.idx; = write 4.seg [128+240]; = write 8.seg [0+248]; = cut 8.seg to

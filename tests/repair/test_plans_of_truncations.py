@@ -47,24 +47,24 @@ CASES: dict[str, tuple[Damage, str]] = {
     "nothing": (
         lambda d: None,
         """
-        -1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 0..11 [128+240] loses; cut-index 0.idx
+        -1!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; cut-segment 0.seg 0..3 [128+240] loses; cut-index 0.idx
           [128+32]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg;
           = remove 4.idx; = cut 0.seg to 128; = cut 0.idx to 128; = write control [132+36]
-        0!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 1..11 [188+180] loses; cut-index 0.idx
+        0!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; cut-segment 0.seg 1..3 [188+180] loses; cut-index 0.idx
           [136+24]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg;
           = remove 4.idx; = cut 0.seg to 188; = cut 0.idx to 136; = write control [132+36]
-        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 4..11
+        3!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 4..7
           [128+240] loses; cut-index 4.idx [128+32]; lower-local-low-water-mark control [132+36] loses; = remove
           8.seg; = remove 8.idx; = cut 4.seg to 128; = cut 4.idx to 128; = write control [132+36]
-        4!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 5..11
+        4!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 5..7
           [188+180] loses; cut-index 4.idx [136+24]; lower-local-low-water-mark control [132+36] loses; = remove
           8.seg; = remove 8.idx; = cut 4.seg to 188; = cut 4.idx to 136; = write control [132+36]
-        5!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 6..11
+        5!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 6..7
           [248+120] loses; cut-index 4.idx [144+16]; lower-local-low-water-mark control [132+36] loses; = remove
           8.seg; = remove 8.idx; = cut 4.seg to 248; = cut 4.idx to 144; = write control [132+36]
-        6!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 7..11 [308+60]
+        6!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 7..7 [308+60]
           loses; cut-index 4.idx [152+8]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove
           8.idx; = cut 4.seg to 308; = cut 4.idx to 152; = write control [132+36]
         7!: cut-segment 8.seg 8..11 [128+240] loses; cut-index 8.idx [128+32]; lower-local-low-water-mark control
@@ -159,8 +159,8 @@ CASES: dict[str, tuple[Damage, str]] = {
     "an empty segment at the end": (
         lambda d: (d.cut(8, 128), d.list(8, 0)),
         """
-        -1!: remove-segment 8.seg 8..8 [0+128]; remove-index 8.idx 8..8 [0+128]; remove-segment 4.seg 4..4 [0+368]
-          loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 0..7 [128+240] loses; cut-index 0.idx [128+32];
+        -1!: remove-segment 8.seg 8..8 [0+128]; remove-index 8.idx 8..8 [0+128]; remove-segment 4.seg 4..7 [0+368]
+          loses; remove-index 4.idx 4..7 [0+160]; cut-segment 0.seg 0..3 [128+240] loses; cut-index 0.idx [128+32];
           lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
           4.idx; = cut 0.seg to 128; = cut 0.idx to 128; = write control [132+36]
         6!: remove-segment 8.seg 8..8 [0+128]; remove-index 8.idx 8..8 [0+128]; cut-segment 4.seg 7..7 [308+60] loses;
@@ -214,10 +214,10 @@ CASES: dict[str, tuple[Damage, str]] = {
     "no index": (
         lambda d: [d.drop(first, data=False) for first in (0, 4, 8)],
         """
-        3!: remove-segment 8.seg 8..8 [0+368] loses; cut-segment 4.seg 4..11 [128+240] loses;
+        3!: remove-segment 8.seg 8..11 [0+368] loses; cut-segment 4.seg 4..7 [128+240] loses;
           lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = cut 4.seg to 128; = write control
           [132+36]
-        6!: remove-segment 8.seg 8..8 [0+368] loses; cut-segment 4.seg 7..11 [308+60] loses;
+        6!: remove-segment 8.seg 8..11 [0+368] loses; cut-segment 4.seg 7..7 [308+60] loses;
           lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = cut 4.seg to 308; = write control
           [132+36]
         9: cut-segment 8.seg 10..11 [248+120] loses; = cut 8.seg to 248
@@ -226,7 +226,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "a gap": (
         lambda d: d.drop(4),
         """
-        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; lower-local-low-water-mark
+        3!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; lower-local-low-water-mark
           control [132+36] loses; = remove 8.seg; = remove 8.idx; = write control [132+36]
         4!: RefusedError transaction 4 is in a damaged place, so that nothing tells where the one behind it begins,
           truncate after another one, or recover first
@@ -235,8 +235,8 @@ CASES: dict[str, tuple[Damage, str]] = {
     "no beginning": (
         lambda d: d.drop(0),
         """
-        -1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; create-segment 0.seg [0+128]; create-index 0.idx [0+128];
+        -1!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; create-segment 0.seg [0+128]; create-index 0.idx [0+128];
           lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
           4.idx; = make 0.seg of 128; = make 0.idx of 128; = write control [132+36]
         """,
@@ -244,8 +244,8 @@ CASES: dict[str, tuple[Damage, str]] = {
     "an index alone at the beginning": (
         lambda d: d.drop(0, index=False),
         """
-        -1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; create-segment 0.seg [0+128]; rebuild-index 0.idx [0+128];
+        -1!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; create-segment 0.seg [0+128]; rebuild-index 0.idx [0+128];
           lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
           4.idx; = make 0.seg of 128; = make 0.idx of 128; = write control [132+36]
         """,
@@ -279,7 +279,7 @@ CASES: dict[str, tuple[Damage, str]] = {
         """
         -1!, 2!: RefusedError not the partition's own (segment-key), so that it is neither cut nor removed, recover
           restores its header if that is only damaged, otherwise move the file away by hand
-        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 4..11
+        3!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 4..7
           [128+240] loses; cut-index 4.idx [128+32]; lower-local-low-water-mark control [132+36] loses; = remove
           8.seg; = remove 8.idx; = cut 4.seg to 128; = cut 4.idx to 128; = write control [132+36]
         9: cut-segment 8.seg 10..11 [248+120] loses; cut-index 8.idx [144+16]; = cut 8.seg to 248; = cut 8.idx to 144
@@ -302,7 +302,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "unknown marks": (
         lambda d: d.forget_marks(),
         """
-        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 4..11
+        3!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 4..7
           [128+240] loses; cut-index 4.idx [128+32]; = remove 8.seg; = remove 8.idx; = cut 4.seg to 128; = cut 4.idx
           to 128
         9: BelowLowWaterMarkError partition 0: neither struct of its pair is in force, so that the low-water mark is
@@ -312,17 +312,17 @@ CASES: dict[str, tuple[Damage, str]] = {
     "a beginning at 1": (
         lambda d: (d.put(1, [1, 2, 3]), d.drop(0)),
         """
-        -1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; remove-segment 1.seg 1..1 [0+308] loses; remove-index 1.idx
-          1..1 [0+152]; create-segment 0.seg [0+128]; create-index 0.idx [0+128]; lower-local-low-water-mark control
+        -1!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; remove-segment 1.seg 1..3 [0+308] loses; remove-index 1.idx
+          1..3 [0+152]; create-segment 0.seg [0+128]; create-index 0.idx [0+128]; lower-local-low-water-mark control
           [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove 4.idx; = remove 1.seg; = remove
           1.idx; = make 0.seg of 128; = make 0.idx of 128; = write control [132+36]
-        0!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 1.seg 1..11 [128+180] loses; cut-index 1.idx
+        0!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; cut-segment 1.seg 1..3 [128+180] loses; cut-index 1.idx
           [128+24]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg;
           = remove 4.idx; = cut 1.seg to 128; = cut 1.idx to 128; = write control [132+36]
-        1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 1.seg 2..11 [188+120] loses; cut-index 1.idx
+        1!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; cut-segment 1.seg 2..3 [188+120] loses; cut-index 1.idx
           [136+16]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg;
           = remove 4.idx; = cut 1.seg to 188; = cut 1.idx to 136; = write control [132+36]
         """,
@@ -332,7 +332,7 @@ CASES: dict[str, tuple[Damage, str]] = {
         """
         0!: RefusedError begins with transaction 4, so 0 is not here
         2!: RefusedError begins with transaction 4, so 2 is not here
-        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 4..11
+        3!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 4..7
           [128+240] loses; cut-index 4.idx [128+32]; lower-local-low-water-mark control [132+36] loses; = remove
           8.seg; = remove 8.idx; = cut 4.seg to 128; = cut 4.idx to 128; = write control [132+36]
         """,
@@ -340,13 +340,13 @@ CASES: dict[str, tuple[Damage, str]] = {
     "damaged records": (
         lambda d: d.spoil(5, 9),
         """
-        4!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 5..11
+        4!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 5..7
           [188+180] loses; cut-index 4.idx [136+24]; lower-local-low-water-mark control [132+36] loses; = remove
           8.seg; = remove 8.idx; = cut 4.seg to 188; = cut 4.idx to 136; = write control [132+36]
-        5!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 6..11
+        5!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 6..7
           [248+120] loses; cut-index 4.idx [144+16]; lower-local-low-water-mark control [132+36] loses; = remove
           8.seg; = remove 8.idx; = cut 4.seg to 248; = cut 4.idx to 144; = write control [132+36]
-        6!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 7..11 [308+60]
+        6!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 7..7 [308+60]
           loses; cut-index 4.idx [152+8]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove
           8.idx; = cut 4.seg to 308; = cut 4.idx to 152; = write control [132+36]
         8!: cut-segment 8.seg 9..11 [188+180] loses; cut-index 8.idx [136+24]; lower-local-low-water-mark control
@@ -368,7 +368,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "a byte in front of a gap": (
         lambda d: (d.drop(4), grown(d.seg(0)), grown(d.idx(0))),
         """
-        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 0.seg 4..11 [368+1]
+        3!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 0.seg 4..7 [368+1]
           loses; cut-index 0.idx [160+1]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove
           8.idx; = cut 0.seg to 368; = cut 0.idx to 160; = write control [132+36]
         """,
@@ -376,7 +376,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "an empty segment in front of another": (
         lambda d: (d.cut(4, 128), d.list(4, 0)),
         """
-        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; lower-local-low-water-mark
+        3!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; lower-local-low-water-mark
           control [132+36] loses; = remove 8.seg; = remove 8.idx; = write control [132+36]
         5!: DamageError transaction 5 is missing
         """,
@@ -384,19 +384,19 @@ CASES: dict[str, tuple[Damage, str]] = {
     "a record in the data of a damaged one": (
         embedded,
         """
-        0!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 1..11 [188+210] loses;
+        0!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; cut-segment 0.seg 1..3 [188+210] loses;
           lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
           4.idx; = cut 0.seg to 188; = write control [132+36]
-        1!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 2..11 [248+150] loses;
+        1!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; cut-segment 0.seg 2..3 [248+150] loses;
           lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
           4.idx; = cut 0.seg to 248; = write control [132+36]
-        2!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; remove-segment 4.seg 4..4
-          [0+368] loses; remove-index 4.idx 4..4 [0+160]; cut-segment 0.seg 3..11 [338+60] loses;
+        2!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; remove-segment 4.seg 4..7
+          [0+368] loses; remove-index 4.idx 4..7 [0+160]; cut-segment 0.seg 3..3 [338+60] loses;
           lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove
           4.idx; = cut 0.seg to 338; = write control [132+36]
-        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 4..11
+        3!: remove-segment 8.seg 8..11 [0+368] loses; remove-index 8.idx 8..11 [0+160]; cut-segment 4.seg 4..7
           [128+240] loses; cut-index 4.idx [128+32]; lower-local-low-water-mark control [132+36] loses; = remove
           8.seg; = remove 8.idx; = cut 4.seg to 128; = cut 4.idx to 128; = write control [132+36]
         """,

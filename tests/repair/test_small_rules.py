@@ -346,7 +346,7 @@ def test_a_truncation_cuts_behind_the_record_in_front_of_damage(d: Twelve) -> No
     """What is damaged begins where the one in front of it ends; a byte behind a header is data that is lost."""
     d.mark(-1)
     d.spoil(7)
-    assert told(plan_truncate(d.root, partition=0, after=6))[2] == "cut-segment 4.seg 7..11 [308+60] loses"
+    assert told(plan_truncate(d.root, partition=0, after=6))[2] == "cut-segment 4.seg 7..7 [308+60] loses"
     d.cut(8, HEADER_SIZE + 1)
     assert told(plan_truncate(d.root, partition=0, after=5))[0] == "remove-segment 8.seg 8..8 [0+129] loses"
 

@@ -280,8 +280,8 @@ def test_a_truncation_step_by_step(tmp_path: Path) -> None:
     ]
     assert sorted(told, key=str) == [
         ("cut-index", None, None, 200, 8, False),
-        ("cut-segment", 19, 29, 668, 60, True),
-        ("remove-index", 20, 20, 0, 208, False),
-        ("remove-segment", 20, 20, 0, 728, True),
+        ("cut-segment", 19, 19, 668, 60, True),
+        ("remove-index", 20, 29, 0, 208, False),
+        ("remove-segment", 20, 29, 0, 728, True),
     ]
     assert plan_truncate(storage, partition=0, after=29).plan.steps == ()

@@ -160,7 +160,9 @@ def test_data_goes_before_index_and_the_last_segment_first(scene: Scene) -> None
         ("lower-local-low-water-mark", "waltz-storage.ctl"),
     ]
     step = repair.plan.steps[4]
-    assert (step.from_transaction_id, step.to_transaction_id, step.offset) == (21, 129, scene.offset(21))
+    assert (step.from_transaction_id, step.to_transaction_id, step.offset) == (21, 49, scene.offset(21))
+    removed = [(step.from_transaction_id, step.to_transaction_id) for step in repair.plan.steps[:4]]
+    assert removed == [(100, 129), (100, 129), (50, 99), (50, 99)], "each step tells what goes with its own file"
 
 
 def test_ids_that_are_not_there_are_refused(scene: Scene) -> None:

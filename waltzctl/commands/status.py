@@ -120,13 +120,14 @@ def _judged(found: StorageStatus) -> ExitStatus:
     for finding in found.findings:
         tally.add(finding)
     for one in found.partitions:
-        for finding in one.findings if one.health != "unassigned" else ():
+        for finding in one.findings:  # those of partitions that are not assigned as well, as they are for verify
             tally.add(finding)
     return ExitStatus.from_label(tally.exit_status_name)
 
 
 def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> None:
-    healths = [one.health for one in found.partitions]
+    from waltzctl.engine.catalogue.finding_kinds import Severity
+
     segments = sum(one.segments or 0 for one in found.partitions)
     held = human_bytes(sum(one.bytes or 0 for one in found.partitions))
     what = f"{counted(segments, 'segment')}, {held}"
@@ -135,7 +136,7 @@ def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> 
     if console.known is ExitStatus.CLEAN:
         console.success(f"OK  {what}. Nothing was modified.")
     else:
-        bad = sum(health in ("damaged", "repairable") for health in healths)
+        bad = sum(any(finding.severity is not Severity.NOTE for finding in one.findings) for one in found.partitions)
         verify = f"waltzctl verify {shlex.quote(str(found.path))}"
-        console.sentence(f"{verdict(console.known.label)}  {counted(bad, 'partition')} of {len(healths)}; {what}."
+        console.sentence(f"{verdict(console.known.label)}  {counted(bad, 'partition')} of {len(found.partitions)}; {what}."
                          f" {verify} names what is wrong. Nothing was modified.")  # fmt: skip
