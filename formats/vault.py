@@ -307,7 +307,7 @@ class BackupHead:
     `pages`, `new_pages`            pieces of the backup; those whose content was not in the vault before
     `new_bytes`                     bytes that the vault grew by
     `live`                          another process held the storage directory during the backup
-    `damaged`                       number of damaged places in segments
+    `damaged`                       number of places in the source that are damaged, or lack records
     `partial`                       only some partitions were backed up (absent in older heads)
     ==============================  ====================================================================================
     """

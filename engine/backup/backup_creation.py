@@ -23,6 +23,7 @@ from waltzctl.engine.backup.source_files import (
     check_not_replaced,
     check_unchanged,
     check_written_back,
+    lacks,
     look_at,
     plan_partition,
     plan_storage,
@@ -165,6 +166,7 @@ class _Creation:
     def _run(self, workers: ThreadPoolExecutor) -> BackupHead:
         source = self._source
         previous = self._writer.previous()
+        lacking = lacks(source)
         storage = self._planned(None, previous)
         plans = [self._planned(number, previous) for number in source.partitions]
         self._progress.start("backing up", sum(one.size for plan in (storage, *plans) for one in plan.pieces))
@@ -172,6 +174,10 @@ class _Creation:
             self._take(number, plan, previous, workers) for number, plan in zip(source.partitions, plans, strict=True)
         ]
         own = self._take(None, storage, previous, workers)
+        if lacking and source.live:
+            lacking &= lacks(
+                source
+            )  # a partition that came or went as it was looked at lacks nothing when it is looked at again
         header = None if source.control is None else source.control.header
         return self._writer.commit(
             sections,
@@ -180,6 +186,7 @@ class _Creation:
             cluster_key=None if header is None else header.cluster_key,
             num_partitions=None if header is None else header.num_partitions,
             live=source.live,
+            lacking=len(lacking),
             partial=self._partial,
         )
 

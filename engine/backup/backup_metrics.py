@@ -13,7 +13,10 @@ _FIGURES = {
     "source_bytes": ("Bytes of all files in it.", lambda head: head.size),
     "new_bytes": ("Bytes that the vault grew by.", lambda head: head.new_bytes),
     "new_pages": ("Pieces that the vault did not have.", lambda head: head.new_pages),
-    "damaged_places": ("Places in the source's segments that were no records.", lambda head: head.damaged),
+    "damaged_places": (
+        "Places in the source where there was no record, or records were missing.",
+        lambda head: head.damaged,
+    ),
 }
 _MODE = 0o644
 """Readable by all: it contains no secrets, and the collector runs as another user."""

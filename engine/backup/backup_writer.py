@@ -204,13 +204,14 @@ class BackupWriter:
         num_partitions: int | None,
         live: bool,
         partial: bool,
+        lacking: int = 0,
     ) -> BackupHead:
-        """Write the head, and commit the backup as one batch.  Raises DiskWriteError."""
+        """Write the head, and commit the backup as one batch.  `lacking`: losses of the source.  Raises DiskWriteError."""
         head = BackupHead(
             self._id, self._created, self.source, tag, cluster_key, num_partitions, tuple(partitions), storage,
             self._first_page, self._next_page - self._first_page, storage.size + sum(one.size for one in partitions),
-            self._pages, self._new_pages, self._new_bytes, round(time.monotonic() - self._began, 3), live, self._damaged,
-            partial,
+            self._pages, self._new_pages, self._new_bytes, round(time.monotonic() - self._began, 3), live,
+            self._damaged + lacking, partial,
         )  # fmt: skip
         sealed = self.sealer.seal(head.encode(), head_digest(self._id))
         self._put(sealed, *(PageId(namespace, self._id) for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)))

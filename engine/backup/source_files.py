@@ -25,6 +25,9 @@ from waltzctl.engine.backup.section_planner import SectionPlanner
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.findings.partition_losses import LOSS_CODES
+from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import check_partitions, partition_directories, view_storage
 from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path
@@ -44,6 +47,7 @@ class SourceDirectory:
     - `live`: a process holds it.
     - `content`, `numbers`: bytes and metadata of its control file, None without one.
     - `left_out`: names of files that are not backed up, relative to the directory.
+    - `wanted`: the partitions that were asked for, None for all.
     """
 
     path: PurePath
@@ -53,6 +57,7 @@ class SourceDirectory:
     numbers: FileNumbers | None
     partitions: tuple[int, ...]
     left_out: frozenset[str] = frozenset({LOCK})
+    wanted: frozenset[int] | None = None
 
     def takes(self, name: str) -> bool:
         """Whether a file or directory is backed up.  Temporary files of a live directory are not: they are incomplete."""
@@ -79,7 +84,27 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
     live = places.lock_holder(path, view.control_path) is not None
     content = None if view.control_state is None else unmarked(_read_stable(view.control_path))
     numbers = None if content is None else places.file_numbers(view.control_path)
-    return SourceDirectory(path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control))
+    return SourceDirectory(
+        path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control), partitions
+    )
+
+
+Lack = tuple[Code, int | None, int | None, int | None]
+"""Code, partition, segment and first transaction of a loss."""
+
+
+def lacks(source: SourceDirectory) -> frozenset[Lack]:
+    """What the logs of the partitions lack, as `status` tells it: a directory, segments, an end that was acknowledged.
+
+    Also those of partitions without a directory, of which nothing is read.  Raises DiskReadError, FileNotFoundError.
+    """
+    found = storage_status(source.path, source.wanted)
+    return frozenset(
+        (one.code, one.partition, one.segment, one.transaction_id)
+        for partition in found.partitions
+        for one in partition.findings
+        if one.severity is Severity.DAMAGE and one.code in LOSS_CODES
+    )
 
 
 def check_written_back(source: SourceDirectory) -> None:

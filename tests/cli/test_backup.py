@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -249,6 +251,33 @@ def test_what_is_damaged_says_so(tmp_path: Path, place: Path, source: Path) -> N
     assert answer.status == 5
     assert "record-checksum" in answer.out
     assert digest(tmp_path / "back") == digest(source), "byte for byte"
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(lambda source: shutil.rmtree(source / "0"), id="directory"),
+        pytest.param(lambda source: _remove_segments(source / "0", 0), id="first segment"),
+        pytest.param(lambda source: _remove_segments(source / "0", 50), id="segment between"),
+        pytest.param(lambda source: _remove_segments(source / "0", 50, 100), id="acknowledged end"),
+    ],
+)
+def test_what_the_source_has_lost_is_told(
+    tmp_path: Path, place: Path, source: Path, lose: Callable[[Path], None]
+) -> None:
+    created(place, source)
+    lose(source)
+    for _ in ("whole", "incremental"):
+        answer = invoke("backup", "create", place, source, "--format", "ndjson")
+        assert (answer.status, answer.objects[0]["damaged"]) == (5, 1)
+    answer = invoke("backup", "create", place, source, "--partition", "1", "--format", "ndjson")
+    assert (answer.status, answer.objects[0]["damaged"]) == (0, 0), "nothing is missing there"
+
+
+def _remove_segments(partition: Path, *firsts: int) -> None:
+    for first in firsts:
+        for suffix in ("seg", "idx"):
+            (partition / f"{first:019}.{suffix}").unlink()
 
 
 def test_a_damaged_vault_is_mended_from_a_replica(tmp_path: Path, place: Path, source: Path) -> None:

@@ -83,7 +83,11 @@ BACKUP = ObjectType(
         Column("new_bytes", SIZE, "what the vault grew by", title="GREW BY", cell=Form.BYTES),
         Column("elapsed_seconds", SECONDS, "how long it took"),
         Column("live", BOOLEAN, "whether a process held the directory meanwhile"),
-        Column("damaged", COUNT, "places in its segments that were no records; they are in the backup as they were"),
+        Column(
+            "damaged",
+            COUNT,
+            "places in the source that are damaged, or where records are missing; it is in the backup as it was",
+        ),
     ),
 )
 
