@@ -130,7 +130,8 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     thousands of tests that is a millisecond of every one.
     """
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    place = tmp_path_factory.mktemp(f"{name}{next(_COUNTER)}", numbered=False)
+    place = tmp_path_factory.getbasetemp() / f"{name}{next(_COUNTER)}"
+    place.mkdir(0o700)
     yield place
     if not request.node.stash.get(_FAILED, False):
         shutil.rmtree(place, ignore_errors=True)

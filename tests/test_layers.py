@@ -69,7 +69,7 @@ MODULES = modules()
 
 
 @functools.cache
-def _tree(path: Path) -> ast.Module:
+def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
@@ -97,7 +97,7 @@ def _imports(tree: ast.AST, *, types: bool) -> Iterator[str]:
 @functools.cache
 def graph(*, types: bool) -> Graph:
     return {
-        name: frozenset(_imports(_tree(path), types=types)) & MODULES.keys() - {name} for name, path in MODULES.items()
+        name: frozenset(_imports(tree(path), types=types)) & MODULES.keys() - {name} for name, path in MODULES.items()
     }
 
 

@@ -3,7 +3,11 @@
 import ast
 from collections import defaultdict
 
-from tests.test_layers import MODULES
+import pytest
+
+from tests.test_layers import MODULES, tree
+
+pytestmark = pytest.mark.xdist_group("layers")  # the process that reads the code anyway
 
 OF_SEVERAL = {
     "AppendRequest": "messages bear their protocols' names, and the protocols share some",
@@ -22,7 +26,7 @@ OF_SEVERAL = {
 def test_a_class_s_name_is_used_once() -> None:
     places = defaultdict(list)
     for module, path in MODULES.items():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
     assert {name: where for name, where in places.items() if len(where) > 1 and name not in OF_SEVERAL} == {}

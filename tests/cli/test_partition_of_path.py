@@ -59,9 +59,9 @@ def test_partitions_that_the_control_file_does_not_have_are_refused_in_few_words
     storage: Path, command: list[str], path: str
 ) -> None:
     before = digest(storage)
-    answer = invoke(command[0], storage / path, *command[1:], "--partition", "1,8-900000")
+    answer = invoke(command[0], storage / path, *command[1:], "--partition", "1,8-90000")
     assert (answer.status, answer.out) == (2, "")
-    assert "partition 8-900000: the control file has partitions 0 to 2" in answer.err
+    assert "partition 8-90000: the control file has partitions 0 to 2" in answer.err
     assert len(answer.err) < 1000
     assert digest(storage) == before
 

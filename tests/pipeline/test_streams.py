@@ -270,6 +270,7 @@ def test_transactions_that_no_replica_has_are_told_also_where_they_are_one(tmp_p
     assert differing.run() == []
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("behind", [0, 1, 50])
 @pytest.mark.parametrize("length", [1, 20, 21, 10**9])
 @pytest.mark.parametrize("limit", [None, 3 * 10**8])

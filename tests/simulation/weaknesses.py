@@ -187,8 +187,19 @@ def half_is_a_quorum(patch: Patch) -> None:
 
 
 def marks_are_set_before_a_quorum_keeps_them(patch: Patch) -> None:
-    """What was resolved with copies that the next session cuts counts as resolved for good."""
+    """What was resolved with copies that the next session cuts counts as resolved for good.
+
+    And no session asks what marks the replicas had before it: who does resolves nothing below such a mark.
+    """
     patch.setattr(recovery_state.Recovery, "is_kept", True)
+    real = recovery._connected
+
+    def connected(state: Any, event: Any) -> Any:
+        made = real(state, event)
+        known = replace(made.replicas[event.node], low_water_mark=-1)
+        return replace(made, replicas=MappingProxyType({**made.replicas, event.node: known}))
+
+    patch.setattr(recovery, "_connected", connected)
 
 
 def the_highest_is_kept(patch: Patch) -> None:
@@ -374,7 +385,8 @@ def silence_is_waited_for(patch: Patch) -> None:
 class Weakness:
     """`name` in the list of weaknesses, or a word of ours.
 
-    `where`: the world that finds it, in `most` histories; `near`: the seed to begin at, so that it takes a moment.
+    `where`: the world that finds it, in `most` histories; `near`: the seed to begin at, so that it takes a moment.  Which one
+    that is changes with the code: ``python -m tests.simulation.test_weaknesses`` says where each is found now.
     """
 
     name: str
@@ -385,32 +397,32 @@ class Weakness:
 
 
 WEAKNESSES = (
-    Weakness("V1", v1_no_deadline, 238),
-    Weakness("V3", v3_forgotten_when_the_session_closes, 3),
-    Weakness("V5", v5_the_first_failure_is_the_last, 4),
+    Weakness("V1", v1_no_deadline, 255),
+    Weakness("V3", v3_forgotten_when_the_session_closes, 8),
+    Weakness("V5", v5_the_first_failure_is_the_last, 8),
     Weakness("V7", v7_copies_are_not_verified, 32),
     Weakness("V8", v8_a_flush_is_left_alone, 0),
     Weakness("V12", v12_a_stop_waits_for_a_recovery, 0),
-    Weakness("V14", v14_undecided_batches_by_number, 9),
-    Weakness("undecided-twice", all_that_was_undecided_is_sent_again, 7),
-    Weakness("V16", v16_a_majority_is_taken_away, 10),
-    Weakness("V16-race", v16_an_assignment_changes_under_a_session, 58),
-    Weakness("V17", v17_open_before_the_metadata, 24),
+    Weakness("V14", v14_undecided_batches_by_number, 22),
+    Weakness("undecided-twice", all_that_was_undecided_is_sent_again, 8),
+    Weakness("V16", v16_a_majority_is_taken_away, 18),
+    Weakness("V16-race", v16_an_assignment_changes_under_a_session, 177),
+    Weakness("V17", v17_open_before_the_metadata, 36),
     Weakness("fence", fences_are_ignored, 0),
-    Weakness("quorum", half_is_a_quorum, 1),
+    Weakness("quorum", half_is_a_quorum, 4),
     Weakness("absent", the_highest_is_kept, 13),
     Weakness("lasting", marks_are_set_before_a_quorum_keeps_them, 6_691, "storage", most=6_700),
-    Weakness("new-votes", a_new_replica_votes, 175),
+    Weakness("new-votes", a_new_replica_votes, 297),
     Weakness("given-back", a_replica_that_was_away_is_new, 999, most=1_000),
     Weakness("lost-votes", a_lost_storage_votes, 35),
-    Weakness("lost-counts", what_was_lost_was_never_held, 311),
-    Weakness("uncut", nothing_is_cut, 25),
+    Weakness("lost-counts", what_was_lost_was_never_held, 313),
+    Weakness("uncut", nothing_is_cut, 37),
     Weakness("locks", locks_are_forgotten, 0),
-    Weakness("overtaken", a_batch_overtakes, 12),
-    Weakness("sent-again", a_client_sends_again_too_soon, 1, "cluster"),
+    Weakness("overtaken", a_batch_overtakes, 19),
+    Weakness("sent-again", a_client_sends_again_too_soon, 3, "cluster"),
     Weakness("unsynced", answered_before_it_is_durable, 1, "storage"),
-    Weakness("old-session", an_old_session_writes, 2, "storage"),
+    Weakness("old-session", an_old_session_writes, 41, "storage"),
     Weakness("marks", marks_are_not_durable, 7, "storage"),
     Weakness("failed-sync", a_failed_sync_is_believed, 109, "storage"),
-    Weakness("silence", silence_is_waited_for, 155, "cluster"),
+    Weakness("silence", silence_is_waited_for, 280, "cluster"),
 )

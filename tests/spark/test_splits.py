@@ -61,6 +61,7 @@ def test_of_bytes_whose_search_was_given_up_nothing_is_called_missing_in_the_row
     assert in_order(rows) == in_order(dumped(storage))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("hurt", [None, *range(10)])
 def test_a_gap_behind_a_segment_whose_last_part_has_no_record_of_its_own_is_told(

@@ -135,6 +135,7 @@ def test_a_truncated_partition_of_a_node_stops_the_query(tmp_path: Path) -> None
         query.reader.stop()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("rest", [0, 5])
 def test_a_long_bad_stretch_is_told_record_by_record(tmp_path: Path, rest: int) -> None:
     """Longer than what a walk puts up with (`inspect.UNREADABLE_IN_A_ROW`), at the end or in front of intact ones."""
