@@ -38,6 +38,8 @@ FLOORS = (
         "task_executor",
         "freed_memory",
         "descriptor_limit",
+        "shell_words",
+        "shared_deadline",
     ),
     ("durable", "net", "columns"),
     ("scan", "pages"),
@@ -193,6 +195,7 @@ def _below(package: str) -> list[str]:
                 "waltzctl.engine.errors",
                 "waltzctl.engine.amounts",
                 "waltzctl.engine.descriptor_limit",
+                "waltzctl.engine.shell_words",
             ),
         ),
         (

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ import typer
 
 from waltzctl.console import Console
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.shell_words import shell_join
 from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
 from waltzctl.manual import ManualSection
@@ -352,7 +352,7 @@ def _apply(console: Console, repair: AnyRepair, otherwise: str) -> ExitStatus:
     done = f"{counted(len(repair.plan.steps), 'step')} done and verified again: {result.status}."
     if result.undo_id is not None:
         while_it_lasts = ", before anything opens the store for writing" if is_page_store(repair.storage) else ""
-        done += f" To take it back{while_it_lasts}: {shlex.join(('waltzctl', 'undo', str(repair.plan.path), result.undo_id))}"
+        done += f" To take it back{while_it_lasts}: {shell_join(('waltzctl', 'undo', str(repair.plan.path), result.undo_id))}"
     _report(console, shown, status, done if result.applied else "", otherwise)
     return status
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import random
-import shlex
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.shell_words import shell_join
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import WireRecord
 
@@ -169,8 +169,8 @@ def _advice_to_restart(destination: Address, source: Address, options: CopyOptio
     """Advice for a destination from which no copy can continue: commands that can be run as they are."""
     partition, connecting = options.partition, options.connecting
     port = () if options.data_port is None else ("--data-port", str(options.data_port))
-    node = shlex.join(("waltzctl", "node", str(destination), *port, *connecting))
-    verify = shlex.join(("waltzctl", "verify", source.url, "--partition", str(partition), *connecting))
+    node = shell_join(("waltzctl", "node", str(destination), *port, *connecting))
+    verify = shell_join(("waltzctl", "verify", source.url, "--partition", str(partition), *connecting))
     return "\n  ".join(
         (
             "either stop that node, mend its storage directory PATH with what that of another replica has, and start it again:",

@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.admin_records import BatchSize, read_batches
 from waltzctl.engine.client.copying import damaged_data
-from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, read_partitions
+from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, read_cluster, read_partitions
 from waltzctl.engine.errors import ProtocolError, RemoteError
 from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.inspect.status import PartitionStatus, StorageStatus
@@ -276,9 +277,12 @@ async def node_status(client: AdminClient, partitions: Collection[int] | None = 
     """The status that a node reports; None: not reported.
 
     `health` is damaged where a partition ends below its local low-water mark, or where the node gives nothing of it, unassigned
-    where it is not the node's, and otherwise not known.  Raises what the calls raise.
+    where it is not the node's, and otherwise not known.  Raises what the calls raise, and InvalidRequestError for a partition
+    that the node's cluster does not have (of a released node it is not known).
     """
     url = client.address.url
+    if partitions is not None and (cluster := await read_cluster(client)) is not None:
+        chosen_partitions(partitions, cluster.num_partitions)
     readings = await read_partitions(client, partitions)
     return StorageStatus(
         path=url,

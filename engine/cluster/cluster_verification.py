@@ -20,7 +20,6 @@ without a replica, and exits with 0 whatever it finds.
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -33,6 +32,7 @@ from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import Tally, VerifySummary
 from waltzctl.engine.metadata.cluster_state import ClusterState
 from waltzctl.engine.quorum.vote import quorum_of
+from waltzctl.engine.shell_words import shell_join, shell_quote
 
 _PAUSES = (0.1, 0.4, 1.5)
 """Seconds before each repeated query of replicas that were behind: while clients append, some replica always is."""
@@ -102,7 +102,7 @@ class ClusterVerification:
         )
 
     def _finding(self, code: Code, path: str, message: str, partition: int | None = None, remedy: str = "") -> Finding:
-        options = shlex.join(("--metadata", self._where, *self._connecting))
+        options = shell_join(("--metadata", self._where, *self._connecting))
         command = f"waltzctl {remedy} {options}" if remedy else None
         return Finding(code, CATALOGUE[code].severity, path, message, partition, remedy=command)
 
@@ -147,7 +147,7 @@ class ClusterVerification:
             return
         held = {one.partition for one in answer.partitions}
         wanted = {*answer.node.partitions}
-        remedy = f"cluster sync --node {shlex.quote(name)}"
+        remedy = f"cluster sync --node {shell_quote(name)}"
         for number in sorted((wanted - held) & {*self._wanted}):
             text = f"the metadata gives it partition {number}, and the node does not hold it"
             yield self._finding(Code.NODE_DIFFERS, name, text, number, remedy)

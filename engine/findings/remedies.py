@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.catalogue import CATALOGUE, Code, Severity
+from waltzctl.engine.shell_words import shell_join
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +59,4 @@ def remedy_for(
     words = ["waltzctl", *names, str(storage_directory)]
     if partition is not None and command in ("recover", "rebuild-index"):
         words += ["--partition", str(partition)]
-    return shlex.join(words + options)
+    return shell_join(words + options)

@@ -7,7 +7,6 @@ depend on how it was divided.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,6 +20,7 @@ from waltzctl.engine.inspect.split_segments import PART
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.log.view import FileState
+from waltzctl.engine.shared_deadline import SharedDeadline
 from waltzctl.engine.task_executor import TaskExecutor
 
 SHARES = 4
@@ -29,15 +29,15 @@ SHARES = 4
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Options and limits for a worker: `deadline` in seconds since 1970, `rate` in bytes per second for each worker."""
+    """Options and limits for a worker: `rate` in bytes per second for each worker."""
 
     options: VerifyOptions
-    deadline: float | None
+    deadline: SharedDeadline | None
     rate: int | None
 
     def limits(self) -> ReadLimits:
         """The limits of one task, from now on."""
-        left = None if self.deadline is None else max(0.0, self.deadline - time.time())
+        left = None if self.deadline is None else self.deadline.left()
         return ReadLimits(max_duration=left, limit_rate=self.rate, exclusive=self.options.exclusive)
 
 
@@ -97,7 +97,7 @@ def check_all(
     limits: ReadLimits,
     executor: TaskExecutor,
     *,
-    deadline: float | None,
+    deadline: SharedDeadline | None,
 ) -> list[SegmentReport]:
     """The reports about `jobs`, in their order; `limits` counts what was read.  Raises what the executor raises."""
     share = None if options.limit_rate is None else max(1, options.limit_rate // max(1, executor.parallelism))

@@ -160,7 +160,10 @@ class PartitionRun:
         return named if all(begins_with(job) == job.first for job in asked) else self.jobs
 
     def _all_named(self, span: Span) -> bool:
-        """Whether names and indexes have a segment for each id of a span.  Where the log ends they do not say."""
+        """Whether names and indexes have a segment for each id of a span.
+
+        Where the log ends they do not say: the last segment may have an earlier one's name, which only its header tells.
+        """
         entries, (first, last) = self.entries, span
         expected = first or 0
         for job in self.jobs:

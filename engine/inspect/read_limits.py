@@ -6,6 +6,7 @@ import threading
 import time
 
 from waltzctl.engine.progress import SILENT, Progress
+from waltzctl.engine.scan.byte_source import ByteSource
 
 PIECE = 32 << 20
 """Bytes that a thread reads before it looks at the limits again, at most."""
@@ -65,17 +66,33 @@ class ReadLimits:
 
     def spend(self, amount: int) -> None:
         """Count `amount` bytes that were read, and wait as the rate requires.  Raises CutShort."""
+        self.count(amount)
+        self.keep_rate(amount)
+
+    def count(self, amount: int) -> None:
+        """Count `amount` bytes that are done."""
         with self._lock:
             self.bytes_read += amount
-            wait = 0.0
-            if self._rate is not None:
+        self._progress.advance(amount)
+
+    def keep_rate(self, amount: int) -> None:
+        """Wait as the rate requires after a read of `amount` bytes, which are not counted.  Raises CutShort."""
+        wait = 0.0
+        if self._rate is not None:
+            with self._lock:
                 now = time.monotonic()
                 self._free_at = max(self._free_at, now - _BURST) + amount / self._rate
                 wait = self._free_at - now
-        self._progress.advance(amount)
         if wait > 0:
             self.pause(wait)
         self.check()
+
+    def paced(self, source: ByteSource) -> ByteSource:
+        """`source` for searches, which read some bytes several times, and others without counting them: each read keeps the rate.
+
+        Its reads raise CutShort.
+        """
+        return source if self._rate is None else _PacedSource(source, self)
 
     def pause(self, seconds: float) -> None:
         """Wait, at most until the time limit.  Raises CutShort when it has passed, or after `stop`."""
@@ -83,3 +100,25 @@ class ReadLimits:
             seconds = min(seconds, max(self._deadline - time.monotonic(), 0))
         self._stop.wait(seconds)
         self.check()
+
+
+class _PacedSource:
+    """A wrapper of a source that waits after each read as the rate requires."""
+
+    def __init__(self, source: ByteSource, limits: ReadLimits) -> None:
+        self.name = source.name
+        self._source = source
+        self._limits = limits
+
+    def size(self) -> int:
+        """See `ByteSource.size`."""
+        return self._source.size()
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`.  Raises CutShort."""
+        count = self._source.read_into(offset, buffer)
+        self._limits.keep_rate(count)
+        return count
+
+    def close(self) -> None:
+        """Does nothing: the wrapped source is closed by its owner."""

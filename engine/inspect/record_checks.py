@@ -100,6 +100,7 @@ class RangeScan:
             ceiling=self.ceiling,
             most=self.limits.piece,
             check=self.limits.check,
+            searched=self.limits.paced(self.source),
         )
         for item in items:
             if isinstance(item, RecordRun):
@@ -136,7 +137,10 @@ class RangeScan:
         following = damage.next_transaction_id
         self.open_end = damage.unread
         self.next_id = damage.transaction_id if following is None else following
-        self.limits.spend(damage.length)
+        self.limits.count(damage.length)
+        if damage.cause is DamageCause.RECORD_CHECKSUM:
+            # the scan has read one record; the searches kept the rate by themselves
+            self.limits.keep_rate(min(damage.length, damage.found_length or 0))
 
     def _listed(self) -> bool:
         if len(self.damages) + len(self.bad_data) < MAX_LISTED:

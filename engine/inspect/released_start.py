@@ -10,7 +10,6 @@ the largest Java array ends the start.  Whether a smaller wrong length does depe
 
 from __future__ import annotations
 
-import shlex
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordRun
 from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.shell_words import shell_join
 from waltzctl.engine.storage.strays import Ids, joined
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
@@ -127,7 +127,7 @@ class _Start:
             return self.storage.remedy
         name, *options = command.split()
         words = ["waltzctl", name, str(self.storage), *options]
-        return shlex.join(words if partition is None else [*words, "--partition", str(partition)])
+        return shell_join(words if partition is None else [*words, "--partition", str(partition)])
 
     def refuse(
         self,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +35,7 @@ from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, look_aroun
 from waltzctl.engine.inspect.verification import Tally, VerifyOptions, VerifySummary
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan import kernels
+from waltzctl.engine.shared_deadline import SharedDeadline
 from waltzctl.engine.task_executor import TaskExecutor
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class _Verification:
         if self._executor is not None:
             steps = list(self._steps(None))
             left = self._options.max_duration
-            deadline = None if left is None else time.time() + left - self._limits.elapsed
+            deadline = None if left is None else SharedDeadline.after(left - self._limits.elapsed)
             self._reports = check_all(self._jobs, self._options, self._limits, self._executor, deadline=deadline)
             for step in steps:
                 yield from self._finish(step)

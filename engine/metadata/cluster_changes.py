@@ -27,7 +27,6 @@ import asyncio
 import contextlib
 import enum
 import hashlib
-import shlex
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -49,6 +48,7 @@ from waltzctl.engine.metadata.metadata_store import (
 )
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
 from waltzctl.engine.quorum.vote import quorum_of
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
@@ -233,7 +233,7 @@ async def remove_node(store: MetadataStore, node: str, *, mode: Mode = APPLY) ->
         if maps.assignment.get(node):
             raise RefusedError(
                 f"{store.where}: storage node {node} has {len(maps.assignment[node])} partitions; nothing was changed",
-                advice=f"take them away first: waltzctl cluster unassign {shlex.quote(node)} --partition ...",
+                advice=f"take them away first: waltzctl cluster unassign {shell_quote(node)} --partition ...",
             )
         for one in (maps.groups, maps.assignment, maps.ports):
             one.pop(node, None)

@@ -17,11 +17,11 @@ Every function here runs within the caller's transaction.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sqlite3
 import time
-from pathlib import Path
+
+from waltzctl.engine.shared_deadline import boot
 
 TABLE = """CREATE TABLE session (
         id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, deadline REAL NOT NULL, pid TEXT NOT NULL
@@ -32,7 +32,7 @@ def begin(database: sqlite3.Connection, seconds: float) -> int:
     """Begin a session of this process, over after `seconds` unless extended; returns its id, which is never reused."""
     made = database.execute(
         "INSERT INTO session (boot, deadline, pid) VALUES (?, ?, ?)",
-        (_boot(), time.monotonic() + seconds, f"{_pid_namespace()}:{os.getpid()}"),
+        (boot(), time.monotonic() + seconds, f"{_pid_namespace()}:{os.getpid()}"),
     )
     assert made.lastrowid is not None
     return made.lastrowid
@@ -51,21 +51,16 @@ def is_over(database: sqlite3.Connection, session: int) -> bool:
 
 def over(database: sqlite3.Connection) -> tuple[int, ...]:
     """The sessions in the table that are over."""
-    now, boot = time.monotonic(), _boot()
+    now, this_boot = time.monotonic(), boot()
     sessions = database.execute("SELECT id, boot, deadline, pid FROM session")
     return tuple(
-        number for number, begun, deadline, pid in sessions if begun != boot or deadline < now or has_ended(pid)
+        number for number, begun, deadline, pid in sessions if begun != this_boot or deadline < now or has_ended(pid)
     )
 
 
 def forget(database: sqlite3.Connection, session: int) -> None:
     """Remove a session from the table."""
     database.execute("DELETE FROM session WHERE id = ?", (session,))
-
-
-@functools.cache  # cached: later calls must not fail for lack of file descriptors
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _pid_namespace() -> int:

@@ -10,7 +10,6 @@ cannot read the file.  No message contains a password.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.small_file import read_small_file
 from waltzctl.engine.net.tls_options import StoreType, store_type_of
+from waltzctl.engine.shell_words import shell_quote
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -113,7 +113,7 @@ def _kind_of(path: Path, data: bytes, wanted: StoreType) -> StoreType:
     """The type of a store by its contents.  Raises InvalidRequestError if it is unknown, or one of it and `wanted` is PEM."""
     if data.startswith(_JCEKS_MAGIC):
         new = path.with_name(f"{path.name}.p12")
-        store, converted = shlex.quote(str(path)), shlex.quote(str(new))
+        store, converted = shell_quote(str(path)), shell_quote(str(new))
         line = f"keytool -importkeystore -srckeystore {store} -srcstoretype JCEKS -destkeystore {converted} -deststoretype PKCS12"
         raise InvalidRequestError(
             f"{path}: a key store of type JCEKS, whose keys are encrypted in a way of Java's own; it is not read here",

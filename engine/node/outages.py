@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import threading
 import time
 from dataclasses import dataclass
@@ -55,6 +54,7 @@ from waltzctl.engine.findings import Severity
 from waltzctl.engine.node.disk_probe import PROBE_SIZE, DiskProbe
 from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.permissions import Denial
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
@@ -159,7 +159,7 @@ def reads_again(partition: Partition, transaction_id: int) -> bool:
 
 def repair_of(partition: Partition) -> str:
     """The command that mends a partition with what another replica has."""
-    storage = shlex.quote(str(partition.path.parent))
+    storage = shell_quote(str(partition.path.parent))
     return f"stop the node, run waltzctl recover {storage} --partition {partition.number} --from REPLICA, and start it again"
 
 

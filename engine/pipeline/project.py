@@ -7,7 +7,6 @@ names that begin with ``waltz.``: Spark accepts unknown settings, so that one fi
 from __future__ import annotations
 
 import re
-import shlex
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.pipeline.decoding import Decoder, load_decoder
 from waltzctl.engine.pipeline.table_formats import TABLE_FORMATS, merges_changes
+from waltzctl.engine.shell_words import shell_quote
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 """The names that Spark looks for."""
@@ -142,7 +142,7 @@ def open_project(directory: Path) -> Project:
     if spec is None:
         raise NotWaltzError(
             f"{directory}: there is no {SPEC_NAMES[0]}",
-            advice=f"waltzctl pipeline init {shlex.quote(str(directory))} --source PATH writes one",
+            advice=f"waltzctl pipeline init {shell_quote(str(directory))} --source PATH writes one",
         )
     try:
         said: Any = yaml.safe_load(spec.read_text(encoding="utf-8"))

@@ -7,13 +7,13 @@ the finding, the remedy is its advice.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.findings import remedy_for
+from waltzctl.engine.shell_words import shell_quote
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,7 @@ def _remedy(code: Code, node: str, partition: int | None, sources: Sequence[str]
     if command is None:
         return kind.what_to_do
     others = [one for one in sources if one != node and "://" not in one]
-    return command.replace("REPLICA", shlex.quote(others[0])) if others else command
+    return command.replace("REPLICA", shell_quote(others[0])) if others else command
 
 
 def differing_row(differs: Differs, partition: int, places: Sequence[str], copy: Mapping[str, Any]) -> Row:
@@ -85,7 +85,7 @@ def differing_row(differs: Differs, partition: int, places: Sequence[str], copy:
     else:
         vote = f"{count} hold what was agreed upon, among them {places[differs.agreed]}"
     others = [one for one in places if one != places[differs.replica]]
-    compared = " ".join(shlex.quote(one) for one in (places[differs.replica], *others[:1]))
+    compared = " ".join(shell_quote(one) for one in (places[differs.replica], *others[:1]))
     return {
         "node": places[differs.replica],
         "partition": partition,

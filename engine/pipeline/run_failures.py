@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from itertools import takewhile
 
 from waltzctl.engine import errors
 from waltzctl.engine.errors import ClusterError, InvalidRequestError, PipelineError, WaltzError
 from waltzctl.engine.pipeline.project import Project
+from waltzctl.engine.shell_words import shell_quote
 
 EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.*)$")
 """A line that reports progress, or a failure; the lines up to the next such line belong to it."""
@@ -32,7 +32,7 @@ def run_failure(project: Project, lines: list[str]) -> WaltzError:
     )
     ours = next((found for line in lines if (found := _OUR_ERROR.search(line))), None)
     where = str(project.directory) if table is None else f"{project.directory}, table {table}"
-    command = f"waltzctl pipeline run {shlex.quote(str(project.directory))}"
+    command = f"waltzctl pipeline run {shell_quote(str(project.directory))}"
     if ours is not None:
         kind = getattr(errors, ours[1], WaltzError)
         status = getattr(kind, "status", "internal")

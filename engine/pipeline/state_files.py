@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -44,6 +43,7 @@ from waltzctl.engine.pipeline.bucket_files import (
     lost_buckets,
 )
 from waltzctl.engine.pipeline.column_types import arrow_columns
+from waltzctl.engine.shell_words import shell_quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,7 +167,7 @@ def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
     if what is not None:
         raise InvalidRequestError(
             f"{directory}: {what}",
-            advice=f"waltzctl pipeline run {shlex.quote(str(directory.parent))} makes state anew; for spark-pipelines remove"
+            advice=f"waltzctl pipeline run {shell_quote(str(directory.parent))} makes state anew; for spark-pipelines remove"
             f" {directory} and _checkpoints/state in the pipeline's storage",
         )
     schema_of_rows = pa.schema([one for one in arrow_columns(schema) if one.name != BUCKET])

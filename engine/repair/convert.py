@@ -22,7 +22,6 @@ and there is no moment without a control file: a release would create a new one,
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -35,6 +34,7 @@ from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import StorageView, TargetKind, resolve, view_storage
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import PlanDraft, Repair
+from waltzctl.engine.shell_words import shell_join
 from waltzctl.engine.storage.assignment import is_retired, put_aside_path
 from waltzctl.engine.storage.availability_marks import (
     Availability,
@@ -111,7 +111,7 @@ def _sound(view: StorageView) -> ControlFile:
     if damage is not None:
         raise RefusedError(
             f"{view.control_path}: {damage.code}: {damage.message}",
-            advice=f"nothing was modified; run {damage.remedy or shlex.join(('waltzctl', 'verify', str(view.path)))} first",
+            advice=f"nothing was modified; run {damage.remedy or shell_join(('waltzctl', 'verify', str(view.path)))} first",
         )
     assert state.control is not None  # a missing one is a finding
     return state.control

@@ -9,7 +9,6 @@ transaction is reported as a finding.
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from waltzctl.engine.repair.salvage_control import FoundControl, choose_control,
 from waltzctl.engine.repair.salvage_headers import HeaderKind
 from waltzctl.engine.repair.salvage_runs import find_headers, find_runs
 from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, list_sources
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
@@ -135,7 +135,7 @@ def _surviving_files(to: Path) -> StorageView | None:
     if (to / CONTROL_FILE_NAME).exists():
         raise RefusedError(
             f"{to / CONTROL_FILE_NAME}: there is a control file, which is never overwritten",
-            advice=f"waltzctl verify {shlex.quote(str(to))} says what is wrong with it; if nothing in it is of use, move it away",
+            advice=f"waltzctl verify {shell_quote(str(to))} says what is wrong with it; if nothing in it is of use, move it away",
         )
     try:
         return view_storage(to)

@@ -18,7 +18,6 @@ moved to the directory of put-aside partitions, and back.
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
@@ -39,6 +38,7 @@ from waltzctl.engine.log.view import TargetKind, check_partitions, resolve, view
 from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, PartitionSetting
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, Repair
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.engine.storage.assignment import is_retired, put_aside_path
 from waltzctl.engine.storage.availability_marks import (
     Availability,
@@ -343,7 +343,7 @@ def _in_force(draft: PlanDraft, path: PurePath, info: PartitionInfo) -> Partitio
     if current is None or info.stored_partition != info.partition:
         raise RefusedError(
             f"{path}: partition {info.partition}: its info is damaged, so that nothing tells what holds now",
-            advice=f"run waltzctl recover {shlex.quote(str(draft.storage))} --partition {info.partition} first",
+            advice=f"run waltzctl recover {shell_quote(str(draft.storage))} --partition {info.partition} first",
         )
     return current
 

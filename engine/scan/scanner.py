@@ -108,11 +108,14 @@ def summarise_records(
     compiled: bool | None = None,
     most: int | None = None,
     check: Callable[[], object] | None = None,
+    searched: ByteSource | None = None,
 ) -> Iterator[RecordRun | Damage]:
     """As `scan_records`, for checks: runs of records with their offsets, in buffers that the next step overwrites.
 
     `most`: about how many bytes a run has at most (a block and a record more); without it, a run of long records can be a whole
-    segment.  `check`: called while damage is searched, which takes time; what it raises ends the scan.  Raises DiskReadError.
+    segment.  `check`: called while damage is searched, which takes time; what it raises ends the scan.
+    `searched`: the same bytes as `source`, from which they are read while damage is searched; what its reads raise ends the scan.
+    Raises DiskReadError.
     """
     scan = _Scan(
         source,
@@ -126,6 +129,7 @@ def summarise_records(
         wide=False,
         keep_data=False,
         most=most,
+        searched=searched,
     )
     scan.budget.check = check
     return scan.run(scan.walk.take_run)
@@ -150,6 +154,7 @@ class _Scan:
         block: int = BLOCK,
         rows: int = RUN_ROWS,
         most: int | None = None,
+        searched: ByteSource | None = None,
     ) -> None:
         end = source.size()
         stop = end if stop is None else min(stop, end)
@@ -173,6 +178,7 @@ class _Scan:
         self.budget = SearchBudget(BUDGET_BASE + BUDGET_PER_BYTE * (stop - start))
         self._index_source, self._first, self._start = index, first, start
         self._ceiling = ceiling
+        self._searched = source if searched is None else searched
         self._search: Resynchroniser | None = None
         self.known: KnownRecords | None = None
 
@@ -216,7 +222,7 @@ class _Scan:
     def search(self) -> Resynchroniser:
         """The search, made at the first use; its `stop` is always the current one of the walk."""
         if self._search is None:
-            probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, self.budget)
+            probe = Probe(self._searched, self.walk.stop, self.walk.max_record, self.budget)
             index = IndexHint(self._index_source, self._first, self._start)
             self._search = Resynchroniser(probe, self.kernel, index, self._ceiling)
         self._search.probe.stop = self.walk.stop
@@ -247,7 +253,7 @@ class _Scan:
         stop = self.walk.stop
         if expected > LAST_TRANSACTION_ID or self.search.probe.closes(offset, expected, stop):
             return False
-        return holds_records(self.walk.source, offset, stop, expected, self._ceiling, self.budget)
+        return holds_records(self._searched, offset, stop, expected, self._ceiling, self.budget)
 
     def _out_of_order(self, offset: int, expected: int) -> tuple[Damage, int]:
         """The damage for a valid record with another id than the expected one, and the id to expect after it."""
@@ -258,7 +264,7 @@ class _Scan:
     def _damage(
         self, cause: DamageCause, offset: int, end: int, expected: int, next_id: int | None, proof: str
     ) -> Damage:
-        probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, SearchBudget(2**63))
+        probe = Probe(self._searched, self.walk.stop, self.walk.max_record, SearchBudget(2**63))
         return describe(probe, cause, offset, end, expected, next_id, proof)
 
 

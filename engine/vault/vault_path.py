@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path, PurePosixPath
 
 from waltzctl.engine.findings import MendedInCopy
+from waltzctl.engine.shell_words import shell_join
 
 SCHEME = "vault:"
 _SEPARATOR = "::"
@@ -42,7 +42,7 @@ class VaultPath(MendedInCopy, PurePosixPath):
     @property
     def remedy(self) -> str:
         """Command that restores the backup, which comes before any repair."""
-        return shlex.join(("waltzctl", "backup", "restore", str(self.vault), self.backup, "--to", "DIR"))
+        return shell_join(("waltzctl", "backup", "restore", str(self.vault), self.backup, "--to", "DIR"))
 
     def is_absolute(self) -> bool:
         """Whether the vault's path is absolute."""

@@ -132,3 +132,12 @@ def test_replicas_that_restore_from_one_another_are_all_mended(tmp_path: Path) -
     assert (done.status, done.err) == (0, "")
     assert [(one["applied"], one["exit_status"]) for one in done.only("result")] == [(True, 0)] * 3
     assert verdicts(recover(replicas, "--dry-run")) == ["equal", "equal"]
+
+
+def test_a_directory_and_the_metadata_are_not_taken_for_the_directories_of_all_replicas(tmp_path: Path) -> None:
+    storage, metadata = tmp_path / "n1", tmp_path / "metadata"
+    assert invoke("create-cluster", storage, "--partitions", 1, "--metadata", metadata).status == 0
+    for words in ((), ("--from", tmp_path / "n2"), (tmp_path / "n2",)):
+        refused = invoke("recover", storage, "--metadata", metadata, *words)
+        assert refused.status == 2
+        assert "'--metadata': it stands in place of PATH" in refused.err

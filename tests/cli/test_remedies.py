@@ -7,8 +7,11 @@ name when something is left, until it is gone or a person must decide.  A comman
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -210,6 +213,29 @@ def test_a_remedy_can_be_run_where_a_path_looks_like_something_else(
     (remedy,) = {one["remedy"] for one in found}
     assert invoke(*shlex.split(remedy)[1:], "--yes").status == 0
     assert invoke("verify", *given).status == 0
+
+
+@pytest.mark.parametrize("style", ["table", "plain", "ndjson"])
+@pytest.mark.parametrize("given", [b"n\xff1", b"a\nb's\\"])
+def test_a_remedy_can_be_pasted_where_a_path_cannot_be_shown(tmp_path: Path, given: bytes, style: str) -> None:
+    """Its bytes reach the command, whatever a terminal may be sent of them."""
+    files = clean()
+    del files[index(0)]
+    storage = write(tmp_path / os.fsdecode(given), files)
+    shown = invoke("verify", storage, "--format", style)
+    if style == "ndjson":
+        (remedy,) = {one["remedy"] for one in shown.only("finding")}
+    else:
+        remedy = re.findall("waltzctl re.*", shown.out)[-1]
+    assert pasted(remedy)[2] == os.fsencode(storage)
+    (named,) = re.findall("waltzctl verify .*(?= names)", invoke("status", storage).out)
+    assert pasted(named)[2] == os.fsencode(storage)
+
+
+def pasted(line: str) -> list[bytes]:
+    """The words of which a shell makes a command line."""
+    made = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], stdout=subprocess.PIPE, check=True)
+    return made.stdout.split(b"\0")[:-1]
 
 
 def test_every_code_with_a_remedy_has_an_example(tmp_path: Path) -> None:

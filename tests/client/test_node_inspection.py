@@ -272,6 +272,10 @@ def test_the_status_tells_only_what_the_node_tells(tmp_path: Path) -> None:
             assert (zero.segments, zero.bytes, zero.records, zero.first_transaction_id, zero.health) == (None,) * 5
             assert (one.assigned, one.health) == (False, "unassigned")
             assert (two.readable, two.writable, two.last_transaction_id) == (None, None, None)
+            with pytest.raises(
+                InvalidRequestError, match=r"^partition 3 does not exist: they are 0 to 2"
+            ):  # as of a directory
+                await node_status(client, {0, 3, 7})
 
     run(work())
 

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.engine.log.index import IndexReader
-from waltzctl.engine.scan.byte_source import BytesSource
+from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.probe import SearchBudget
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
@@ -342,6 +343,34 @@ def test_time_is_looked_at_while_damage_is_searched(tmp_path: Path, monkeypatch:
     findings, summary = run(storage, threads=1, max_duration=0.2)
     assert (codes(findings), summary.complete) == ([], False)
     assert asked == 1
+
+
+@pytest.mark.parametrize("behind", [100, 0])
+def test_the_rate_is_kept_while_damage_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """Also for what the search reads several times.  With nothing behind the damage it is a torn tail, which is not counted."""
+    rate, records = 100_000, 2000
+    storage = age(build_directory(tmp_path / "s", {0: records}, size=SIZE, per_segment=records))
+    garbage = random.Random(7).randbytes(RECORD * (records - 50 - behind))
+    patch(seg(storage, 0, 0), HEADER_SIZE + RECORD * 50, garbage)
+    clock, read_into = Clock(), FileSource.read_into
+    read, ahead = 0, [0.0]
+
+    def noted(self: FileSource, offset: int, buffer: memoryview) -> int:
+        nonlocal read
+        count = read_into(self, offset, buffer)
+        read += count
+        ahead.append(read - clock.waited * rate)
+        return count
+
+    monkeypatch.setattr(FileSource, "read_into", noted)
+    monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: clock.wait(seconds))
+    findings, summary = run(storage, threads=1, limit_rate=rate, exclusive=True)
+    assert (len(codes(findings)), summary.records) == (1, 50 + behind)
+    assert max(ahead) <= 1_000_000, "a read of the scan and one of the search, each of half a mebibyte at most"
+    assert clock.waited * rate <= read + 1_000_000
 
 
 def test_a_verification_that_runs_out_of_time_is_incomplete_and_continues(

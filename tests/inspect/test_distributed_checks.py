@@ -24,6 +24,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.log.parts import Part
+from waltzctl.engine.shared_deadline import SharedDeadline
 from waltzctl.formats.segment import HEADER_SIZE, entry_position
 
 Task = TypeVar("Task")
@@ -213,15 +214,16 @@ def test_the_bytes_of_parts_are_counted_once(storage: Path) -> None:
 
 
 def test_workers_share_the_rate_and_know_the_deadline(storage: Path) -> None:
+    deadline = SharedDeadline.after(10**6)
     for parallelism, share in ((0, 1000), (1, 1000), (3, 333), (2000, 1)):
         workers = Workers(parallelism)
-        terms = _terms(storage, workers, VerifyOptions(limit_rate=1000, threads=3, resume=Path("x")), 10**12)
-        assert (terms.rate, terms.deadline) == (share, 10**12)
+        terms = _terms(storage, workers, VerifyOptions(limit_rate=1000, threads=3, resume=Path("x")), deadline)
+        assert (terms.rate, terms.deadline) == (share, deadline)
         assert (terms.options.threads, terms.options.resume) == (None, None)
     assert _terms(storage, Workers(), WHOLE, None).rate is None
 
 
-def _terms(storage: Path, workers: Workers, options: VerifyOptions, deadline: float | None) -> Terms:
+def _terms(storage: Path, workers: Workers, options: VerifyOptions, deadline: SharedDeadline | None) -> Terms:
     """Under which the tasks were handed out; they are not done."""
 
     class SeenError(Exception):
@@ -236,14 +238,30 @@ def _terms(storage: Path, workers: Workers, options: VerifyOptions, deadline: fl
     return lazy.asked[0][1][0].terms
 
 
-def test_the_terms_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1000.0)
-    assert Terms(WHOLE, 1000.0, None).limits().exceeded
-    assert Terms(WHOLE, 900.0, None).limits().exceeded
-    assert not Terms(WHOLE, 1100.0, None).limits().exceeded
+def test_the_terms_of_a_task() -> None:
+    assert Terms(WHOLE, SharedDeadline.after(0), None).limits().exceeded
+    assert Terms(WHOLE, SharedDeadline.after(-100), None).limits().exceeded
+    assert not Terms(WHOLE, SharedDeadline.after(100), None).limits().exceeded
     assert not Terms(WHOLE, None, None).limits().exceeded
     assert Terms(VerifyOptions(exclusive=True), None, None).limits().exclusive
     assert not Terms(WHOLE, None, None).limits().exclusive
+
+
+@pytest.mark.parametrize(("set_to", "passed", "complete"), [(1e3, 70.0, False), (1e10, 50.0, True)])
+def test_a_clock_that_is_set_changes_no_deadline(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, set_to: float, passed: float, complete: bool
+) -> None:
+    """Set back by an hour, workers went on for an hour after `max_duration`; set forward, they left everything unread."""
+    began = time.monotonic()
+
+    def set_clock(task: CheckTask) -> None:
+        monkeypatch.setattr(time, "time", lambda: set_to)
+        monkeypatch.setattr(time, "monotonic", lambda: began + passed)
+
+    options = VerifyOptions(max_duration=60, exclusive=True)
+    *_, summary = verify([storage], options, executor=Workers(before=set_clock))
+    assert isinstance(summary, VerifySummary)
+    assert (summary.complete, summary.records > 0) == (complete, complete)
 
 
 def test_a_part_in_which_something_is_wrong_is_no_answer(storage: Path) -> None:
@@ -254,7 +272,7 @@ def test_a_part_in_which_something_is_wrong_is_no_answer(storage: Path) -> None:
     assert check(replace(task, part=Part(5, at(5), at(10) - 1))) == Checked(0)
     assert check(replace(task, part=Part(6, at(5), at(10)))) == Checked(0)
     assert check(replace(task, part=Part(5, at(5), at(20) + 1))) == Checked(0)
-    assert check(replace(task, terms=Terms(WHOLE, 0.0, None))) == Checked(0)
+    assert check(replace(task, terms=Terms(WHOLE, SharedDeadline.after(0), None))) == Checked(0)
     idx(storage, 0, 0).unlink()
     assert check(task) == Checked(0)
     seg(storage, 0, 0).unlink()

@@ -13,7 +13,8 @@ import pytest
 from tests.builders import KEY, with_marks
 from tests.inspect.helpers import codes
 from tests.inspect.test_distributed_checks import Workers
-from tests.inspect.test_while_written import NOW, Clock
+from tests.inspect.test_while_written import Clock
+from waltzctl.engine import shared_deadline
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
@@ -416,7 +417,7 @@ def test_marks_of_a_manifest(
 
 def test_workers_have_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, told = Clock(), []
-    monkeypatch.setattr(verify_module, "time", clock)
+    monkeypatch.setattr(shared_deadline, "time", clock)
     monkeypatch.setattr(read_limits, "time", clock)
     monkeypatch.setattr(verify_module, "check_all", lambda *more, deadline: told.append(deadline) or [])
     for seconds in (50.0, None):
@@ -425,7 +426,7 @@ def test_workers_have_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> 
         made = verify_module._Verification([], options, None, SILENT, Workers(), None)
         clock.now = 5.0
         assert list(made._own_findings(None)) == []
-    assert told == [NOW + 50, None]
+    assert [None if one is None else (one.seconds, one.left()) for one in told] == [(45.0, 45.0), None]
 
 
 def test_a_partition_that_was_not_looked_at_to_its_end_makes_the_verification_incomplete(

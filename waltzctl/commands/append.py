@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.console import Console
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
@@ -223,7 +223,7 @@ def _say_mended(path: Path, result: AppendResult) -> None:
     for finding in result.mended:
         say(f"waltzctl: mended first: {finding.code}: {finding.message}")
     for undo_id in result.undo_ids:
-        how = f"waltzctl undo {shlex.quote(str(path))} --list"
+        how = f"waltzctl undo {shell_quote(str(path))} --list"
         say(f"waltzctl: what was taken away is kept in the quarantine: {undo_id} ({how})")
 
 

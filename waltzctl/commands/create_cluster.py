@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import uuid
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waltzctl.console import Console
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
@@ -162,7 +162,7 @@ def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) 
     try:
         run_async(write())
     except RootTakenError as error:  # what is there by now is not to be deleted
-        listed = ", ".join(shlex.quote(str(one.path)) for one in made.directories)
+        listed = ", ".join(shell_quote(str(one.path)) for one in made.directories)
         error.advice = (
             f"somebody made it since; the storage directories were made and are of another cluster, {made.cluster_key}: remove"
             f" {listed}, or write their metadata to another place with waltzctl cluster create"
@@ -170,7 +170,7 @@ def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) 
         raise
     except WaltzError as error:
         options = (
-            f"--metadata {shlex.quote(str(location))} --name {shlex.quote(name)} --partitions {made.num_partitions}"
+            f"--metadata {shell_quote(str(location))} --name {shell_quote(name)} --partitions {made.num_partitions}"
             f" --key {made.cluster_key}"
         )
         made_since = f"the storage directories were made; waltzctl cluster create {options} writes the metadata"

@@ -201,6 +201,12 @@ def run(
     connection: Connecting = Connecting(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Plan, confirm, repair."""
+    if metadata is not None and directories is None and paths:
+        raise typer.BadParameter(
+            "it stands in place of PATH; leave it out to repair one directory, or name the directories of all replicas behind"
+            " --replicas",
+            param_hint="'--metadata'",
+        )
     if metadata is not None or directories is not None:
         return _recover_replicas(
             metadata,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +15,7 @@ from waltzctl.connection_options import (
     with_connection,
 )
 from waltzctl.console import Console
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
@@ -137,6 +137,6 @@ def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> 
         console.success(f"OK  {what}. Nothing was modified.")
     else:
         bad = sum(any(finding.severity is not Severity.NOTE for finding in one.findings) for one in found.partitions)
-        verify = f"waltzctl verify {shlex.quote(str(found.path))}"
+        verify = f"waltzctl verify {shell_quote(str(found.path))}"
         console.sentence(f"{verdict(console.known.label)}  {counted(bad, 'partition')} of {len(found.partitions)}; {what}."
                          f" {verify} names what is wrong. Nothing was modified.")  # fmt: skip

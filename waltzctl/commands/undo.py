@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from waltzctl.console import Console
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, QuietOption, StorageArgument, VerboseOption, YesOption, parsed, path_of
@@ -217,7 +217,7 @@ def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
 def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
     from waltzctl.engine.durable.manifest import INTERRUPTED, RepairState
 
-    advice = f"waltzctl undo {shlex.quote(str(storage))} --list shows what was kept"
+    advice = f"waltzctl undo {shell_quote(str(storage))} --list shows what was kept"
     open_states = (RepairState.APPLIED, *INTERRUPTED)
     if entry_id is None:
         left = [entry for entry in entries if entry.state in open_states]

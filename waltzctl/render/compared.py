@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.columns.column import Object
+from waltzctl.engine.shell_words import shell_join
 from waltzctl.values import counted, human_bytes, human_duration, printable
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def conclusion(summary: CompareSummary, plans: Sequence[PlanFile], *, assumed: b
         left = counted(len(one.plan.undecided), "finding")
         if one.plan.steps:
             again = ("--allow-data-loss",) if one.plan.arguments.allow_data_loss and one.plan.loses_data else ()
-            lines.append("  " + shlex.join(("waltzctl", "recover", str(one.replica), "--plan", str(one.file), *again)))
+            lines.append("  " + shell_join(("waltzctl", "recover", str(one.replica), "--plan", str(one.file), *again)))
             if one.plan.undecided:
                 lines.append(f"    leaves {left} for a person to decide")
         else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.columns.column import Object
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.values import format_ranges, printable
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def screen(ready: Object, info: NodeReadyInfo, options: NodeOptions, *, version:
         "  HTTP port    off" if http is None else f"  HTTP port    http://{place}:{http}/health, /metrics, /ping",
     ]
     if info.findings:
-        lines.append(f"  findings     {info.findings}; waltzctl verify {shlex.quote(ready['directory'])} names them")
+        lines.append(f"  findings     {info.findings}; waltzctl verify {shell_quote(ready['directory'])} names them")
     lines.append("Ctrl-C stops, after what was asked for is answered; a second one at once.")
     return [printable(line) for line in lines]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import uuid
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from waltzctl.connection_options import SECURITY, Connecting, nodes_of, refuse_without_node, with_connection
 from waltzctl.console import Console
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
@@ -156,7 +156,7 @@ def run(
         if made.damaged:
             console.sentence(
                 f"BACKED UP WITH DAMAGE  {said} The source is damaged, or lacks records, in {counted(made.damaged, 'place')}:"
-                f" waltzctl verify {shlex.quote(made.source)}"
+                f" waltzctl verify {shell_quote(made.source)}"
             )
         else:
             console.success(f"BACKED UP  {said}")

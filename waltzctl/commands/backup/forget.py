@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
 
 from waltzctl.change_procedure import Changed, change
 from waltzctl.console import Console
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption
@@ -101,7 +101,7 @@ def run(
         async def apply(plan: ForgetPlan) -> Changed:
             forget(plan, password=password)
             done = f"{counted(len(plan.steps), 'backup')} forgotten, {plan.kept} kept"
-            pruning = f"waltzctl backup prune {shlex.quote(str(directory))}"
+            pruning = f"waltzctl backup prune {shell_quote(str(directory))}"
             if not prune:
                 return Changed(f"{done}; {pruning} gives their room back.")
             try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from types import SimpleNamespace
 from typing import Annotated
 
 import typer
 
 from waltzctl.console import Console
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.manual import Example, Manual
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, parsed
 from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, password_of, password_was_named, vault_of
@@ -64,7 +64,7 @@ def run(
             ),
         )
         console.success(
-            f"CREATED  {directory} takes backups now: waltzctl backup create {shlex.quote(str(directory))} DIR"
+            f"CREATED  {directory} takes backups now: waltzctl backup create {shell_quote(str(directory))} DIR"
         )
 
 

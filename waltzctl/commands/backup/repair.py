@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
 
 from waltzctl.console import Console
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, place_of
@@ -62,7 +62,7 @@ def run(
             console.success("OK  no page is damaged.")
         elif status is ExitStatus.CLEAN:
             console.success(
-                f"MENDED  {counted(done.mended, 'damaged page')}; waltzctl backup verify {shlex.quote(str(directory))} proves it."
+                f"MENDED  {counted(done.mended, 'damaged page')}; waltzctl backup verify {shell_quote(str(directory))} proves it."
             )
         else:
             left = counted(done.damaged - done.mended, "page")

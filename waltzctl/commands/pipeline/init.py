@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import shlex
 from typing import Annotated
 
 import typer
 
 from waltzctl.console import Console
+from waltzctl.engine.shell_words import shell_quote
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.metadata_option import MetadataOption, location_of
@@ -113,7 +113,7 @@ def run(
         made = create_project(target, sources, tables, given, metadata)
         console.emit(PIPELINE_CREATED.shown(made), flush=True)
         console.success(
-            f"CREATED  {directory}: look at decoder.py, then waltzctl pipeline run {shlex.quote(directory)}"
+            f"CREATED  {directory}: look at decoder.py, then waltzctl pipeline run {shell_quote(directory)}"
         )
 
 
