@@ -60,6 +60,8 @@ CLIENT_IDS_PATH = "ids/client"
 SERVER_IDS_PATH = "ids/server"
 LOCK_PATH = "store/adminLock"
 """An ephemeral node without data that exists while a tool of the release changes the assignment."""
+LAST_GENERATION = 2**31 - 1
+"""The last generation of a partition that fits its field."""
 
 
 class ZnodeError(ValueError):

@@ -17,7 +17,8 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from waltzctl.engine.backup.backup_verification import NeededPiece, PieceKey, VaultPieces, check_pieces
+from waltzctl.engine.backup.backup_verification import VaultPieces, check_pieces
+from waltzctl.engine.backup.distinct_pieces import NeededPiece, PieceKey
 from waltzctl.engine.backup.section_plan import PlannedPiece, SourceChangedError
 from waltzctl.engine.backup.source_files import SourceDirectory, look_at, plan_partition, plan_storage
 from waltzctl.engine.errors import DamageError

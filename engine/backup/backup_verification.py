@@ -4,8 +4,8 @@ The page store's log is read, and every page that a backup needs, once even if s
 decompressed and compared with its digest.  A damaged page is one finding; one more finding per partition of each affected backup
 states what cannot be restored.
 
-Memory holds one entry per distinct piece of the vault.  Sections are read one after another, and once more if something is
-damaged.
+Memory holds one row per distinct piece of the vault (`engine.backup.distinct_pieces`).  Sections are read one after another, and
+once more if something is damaged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from waltzctl.engine.backup.backup_creation import WORKERS
+from waltzctl.engine.backup.distinct_pieces import DistinctPieces, NeededPiece, PieceKey
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.verification import Tally, VerifySummary
@@ -34,7 +37,6 @@ from waltzctl.formats.vault import (
     BackedPartition,
     BackupHead,
     Namespace,
-    Piece,
     Section,
 )
 
@@ -56,38 +58,23 @@ class VaultVerifyOptions:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NeededPiece:
-    """A piece that a backup needs.
-
-    `number`: its index in the section; `place`: file id, offset and size of its page in the page store, None if there is no page.
-    """
-
-    head: BackupHead
-    section: BackedPartition
-    number: int
-    piece: Piece
-    place: tuple[int, int, int] | None
-
-    @property
-    def page(self) -> int:
-        """Its page in `Namespace.DATA`."""
-        return self.head.first_page + self.section.first_piece + self.number
-
-    @property
-    def key(self) -> PieceKey:
-        """Equal for pieces that share a page and a digest."""
-        return self.place, self.piece.digest
-
-
 ReadSection = tuple[BackupHead, BackedPartition, Section]
-PieceKey = tuple[tuple[int, int, int] | None, bytes]
-"""Place and digest of a piece: pieces that several backups share have the same key."""
-Pieces = dict[PieceKey, NeededPiece]
-"""Each distinct piece once, as the first backup needs it."""
 Checked = dict[PieceKey, Finding]
 """Findings of damaged pieces."""
 Looks = Callable[[NeededPiece], Finding | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Damaged:
+    """A damaged piece: its row and order (`DistinctPiece`), the backup that the finding names, and the finding."""
+
+    row: int
+    order: tuple[int, int]
+    backup: int
+    finding: Finding
+
+
+_Found = dict[PieceKey, _Damaged]
 
 
 @dataclass(slots=True)
@@ -155,11 +142,11 @@ class VaultPieces:
         for section in self.sections():
             yield from self.of(section)
 
-    def once(self) -> Pieces:
+    def once(self) -> DistinctPieces:
         """Each distinct piece once."""
-        found: Pieces = {}
-        for one in self:
-            found.setdefault(one.key, one)
+        found = DistinctPieces()
+        for section in self.sections():
+            found.add(*section[:2], self.of(section))
         return found
 
 
@@ -203,14 +190,13 @@ def verify_vault(
     heads = [*reader.heads()] if named is None else [named]
     needed = VaultPieces(reader, heads)
     counts: dict[int, _Counts] = defaultdict(_Counts)
-    pieces: Pieces = {}
+    pieces = DistinctPieces()
     for head in heads:
         with contextlib.suppress(ForgottenBackupError):
             sections, damaged = _contents_of_one(reader, head)
             for section in sections:
                 _count(counts[head.id], section)
-                for one in needed.of(section):
-                    pieces.setdefault(one.key, one)  # findings name the first backup that needs the page
+                pieces.add(*section[:2], needed.of(section))  # findings name the first backup that needs the page
             yield from new(tuple(damaged))
     checked = check_pieces(needed, pieces, options, progress)
     if named is not None:
@@ -226,7 +212,7 @@ def verify_vault(
     there = [one for backup, one in counts.items() if backup not in gone]
     yield VerifySummary(
         tally.status, tally.exit_status_name, sum(one.partitions for one in there), sum(one.segments for one in there),
-        sum(one.records for one in there), sum(size for _, size in {(one.place, one.piece.size) for one in pieces.values()}),
+        sum(one.records for one in there), pieces.bytes,
         tally.damage, tally.repairable, tally.notes, round(time.monotonic() - began, 6), thorough,
     )  # fmt: skip
 
@@ -240,16 +226,14 @@ def _count(counts: _Counts, section: ReadSection) -> None:
 
 def check_pieces(
     needed: VaultPieces,
-    pieces: Pieces,
+    pieces: DistinctPieces,
     options: VaultVerifyOptions = VaultVerifyOptions(),  # frozen
     progress: Progress = SILENT,
 ) -> Checked:
     """Findings of the damaged ones among `pieces`, in their order; each is checked once."""
     reader = needed.reader
-    chosen = [] if options.quick else list(pieces.values())
-    if options.sample is not None:
-        draw = random.Random(secrets.randbits(63) if options.seed is None else options.seed)
-        chosen = [one for one in chosen if draw.random() < options.sample]
+    chosen = np.full(len(pieces), not options.quick)
+    draw = random.Random(secrets.randbits(63) if options.seed is None else options.seed)
 
     def missing(one: NeededPiece) -> Finding | None:
         return reader.missing(one.page)
@@ -257,40 +241,46 @@ def check_pieces(
     def damaged(one: NeededPiece) -> Finding | None:
         return _read_piece(reader, one)
 
-    found = {key: finding for key, one in pieces.items() if (finding := missing(one)) is not None}
-    _recheck_forgotten(needed, pieces, found, missing)
+    found: _Found = {}
+    for one in pieces.in_order():
+        if options.sample is not None and not options.quick:
+            chosen[one.row] = draw.random() < options.sample
+        if (finding := missing(one.needed)) is not None:
+            found[one.needed.key] = _Damaged(one.row, one.order, one.needed.head.id, finding)
+    _recheck_forgotten(needed, found, missing)
+    for known in found.values():
+        chosen[known.row] = False
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="verify") as workers:
-        wanted = [one for one in chosen if one.key not in found]
-        wanted.sort(key=lambda one: one.place or (0, 0, 0))
-        progress.start("verifying", sum(one.piece.size for one in wanted))
-        read: Checked = {}
+        wanted = np.flatnonzero(chosen)
+        progress.start("verifying", pieces.size_of(wanted))
+        read: _Found = {}
         for start in range(0, len(wanted), _READ_AHEAD):
-            part = wanted[start : start + _READ_AHEAD]
-            for one, finding in zip(part, workers.map(damaged, part), strict=True):
+            part = [*pieces.at(wanted[start : start + _READ_AHEAD])]
+            for one, finding in zip(part, workers.map(damaged, [each.needed for each in part]), strict=True):
                 if finding is not None:
-                    read[one.key] = finding
-                progress.advance(one.piece.size)
-    _recheck_forgotten(needed, pieces, read, damaged)
+                    read[one.needed.key] = _Damaged(one.row, one.order, one.needed.head.id, finding)
+                progress.advance(one.needed.piece.size)
+    _recheck_forgotten(needed, read, damaged)
     found |= read
-    return {key: found[key] for key in pieces if key in found}
+    return {key: one.finding for key, one in sorted(found.items(), key=lambda item: item[1].order)}
 
 
-def _recheck_forgotten(needed: VaultPieces, pieces: Pieces, found: Checked, look: Looks) -> None:
+def _recheck_forgotten(needed: VaultPieces, found: _Found, look: Looks) -> None:
     """Check pieces again whose finding names a backup that has been forgotten meanwhile, as another backup needs them.
 
     Pieces that no remaining backup needs are removed from `found`.
     """
     reader = needed.reader
-    left = {key for key in found if reader.forgotten(pieces[key].head.id)}
+    left = {key: damaged for key, damaged in found.items() if reader.forgotten(damaged.backup)}
     for key in left:
         del found[key]
     for one in needed if left else ():
         if one.key in left:
             finding = look(one)
             if finding is None or not reader.forgotten(one.head.id):
-                left.discard(one.key)
+                before = left.pop(one.key)
                 if finding is not None:
-                    found[one.key] = finding
+                    found[one.key] = replace(before, backup=one.head.id, finding=finding)
 
 
 def _damage_of(reader: VaultReader, namespace: Namespace, page: int) -> list[Finding]:

@@ -9,7 +9,7 @@ Sources: release 0.13.2; the two switches: design document *Storage protocol*.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
 from waltzctl.engine.client.node_client import NodeClient
@@ -27,6 +27,16 @@ def _decode(body: memoryview, version: int) -> wire.AdminMessage:
 _PORT: NodePort[wire.AdminMessage] = NodePort(
     Magic.ADMIN, wire.ADMIN_VERSIONS, ADMIN_CLIENT, ADMIN_SERVER, _decode, wire.FailureResponse
 )
+
+
+MOST_CHANGED = 1 << 16
+"""Most partitions in one request; a node takes a quarter of a million numbers in a frame at most."""
+
+
+def _parts(partitions: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The partitions of each request; one request without any where there are none."""
+    for first in range(0, max(len(partitions), 1), MOST_CHANGED):
+        yield tuple(partitions[first : first + MOST_CHANGED])
 
 
 class AdminClient(NodeClient[wire.AdminMessage]):
@@ -49,9 +59,8 @@ class AdminClient(NodeClient[wire.AdminMessage]):
         with writes and switching on with reads: in between, a partition is read-only.
         """
         if not self.has_two_switches:
-            await self._change(
-                wire.PartitionAvailableRequest(self._sequence(), tuple(partitions), available), "availability"
-            )
+            for part in _parts(partitions):
+                await self._change(wire.PartitionAvailableRequest(self._sequence(), part, available), "availability")
             return
         for partition in partitions:
             if available:
@@ -74,17 +83,22 @@ class AdminClient(NodeClient[wire.AdminMessage]):
         await self._call(request, wire.SuccessResponse, f"switching writes of partition {partition}")
 
     async def assign(self, partitions: Sequence[int]) -> None:
-        """Assign partitions to the node, which creates their files.  Partitions that are assigned already do not change."""
-        request = wire.PartitionAssignmentRequest(self._sequence(), tuple(partitions), True, False)
-        await self._change(request, "assigning partitions")
+        """Assign partitions to the node, which creates their files.  Partitions that are assigned already do not change.
+
+        More than `MOST_CHANGED` take several requests, here and in the other calls; after an error those in front were done.
+        """
+        for part in _parts(partitions):
+            request = wire.PartitionAssignmentRequest(self._sequence(), part, True, False)
+            await self._change(request, "assigning partitions")
 
     async def unassign(self, partitions: Sequence[int], *, delete_files: bool = False) -> None:
         """Take partitions away from the node.
 
         With `delete_files` their files are removed.  A released node forgets their session and marks in any case.
         """
-        request = wire.PartitionAssignmentRequest(self._sequence(), tuple(partitions), False, delete_files)
-        await self._change(request, "taking partitions away")
+        for part in _parts(partitions):
+            request = wire.PartitionAssignmentRequest(self._sequence(), part, False, delete_files)
+            await self._change(request, "taking partitions away")
 
     async def records(self, partition: int, first_transaction_id: int, max_count: int) -> tuple[WireRecord, ...]:
         """At most `max_count` consecutive records from a transaction on, perhaps none.  Checksums are not verified."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from waltzctl.engine.amounts import format_ranges
-from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.admin_client import MOST_CHANGED, AdminClient
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import ProtocolError, StalePlanError, WaltzError
 from waltzctl.engine.net.addresses import Address
@@ -93,8 +93,8 @@ async def do_steps(client: AdminClient, plan: NodePlan) -> None:
     done = 0
     while done < len(plan.steps):
         action = plan.steps[done].action
-        end = done + 1
-        while end < len(plan.steps) and plan.steps[end].action is action and not _one_by_one(client, action):
+        end, most = done + 1, 1 if _one_by_one(client, action) else MOST_CHANGED
+        while end < min(len(plan.steps), done + most) and plan.steps[end].action is action:
             end += 1
         try:
             await _run(client, action, [step.partition for step in plan.steps[done:end]])

@@ -335,8 +335,9 @@ class LogClient:
                 )
                 outcome = answer.outcome
                 if isinstance(outcome, wire.TransactionRefused):
-                    if not outcome.message.startswith("partition not ready"):
-                        raise RefusedError(f"partition {partition}, transaction {transaction_id}: {outcome.message}")
+                    reason = outcome.message or "the server names no reason"
+                    if not reason.startswith("partition not ready"):
+                        raise RefusedError(f"partition {partition}, transaction {transaction_id}: {reason}")
                     await asyncio.sleep(self.options.not_ready)
                 elif outcome.data_ok:
                     return bytes(outcome.data)

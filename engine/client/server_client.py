@@ -19,6 +19,9 @@ from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.hello import WALTZ_CLIENT, WALTZ_SERVER
 
+MOST_PREFERRED = 10_000
+"""Most partitions in one request: a server takes no frame of more than 64 KiB for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class _NoFailure:
@@ -76,8 +79,14 @@ class ServerClient(NodeClient[wire.ClientMessage]):
         return answer.transaction_id
 
     async def prefer(self, partitions: Sequence[int], preferred: bool) -> None:
-        """Add partitions to those that the server prefers, or remove them.  Raises RefusedError when the server could not."""
-        wanted = tuple(partitions)
+        """Add partitions to those that the server prefers, or remove them.  Raises RefusedError when the server could not.
+
+        Many take several requests; after an error those in front of it were done.
+        """
+        for first in range(0, max(len(partitions), 1), MOST_PREFERRED):
+            await self._prefer(tuple(partitions[first : first + MOST_PREFERRED]), preferred)
+
+    async def _prefer(self, wanted: tuple[int, ...], preferred: bool) -> None:
         number = self._request_id(wanted[0] if wanted else NO_PARTITION)  # the first one, as in the release
         what = "preferred partitions"
         if preferred:

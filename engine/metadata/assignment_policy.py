@@ -2,7 +2,8 @@
 
 With P partitions and S servers, each server gets P div S partitions, and P mod S servers get one more.  Partitions are placed in
 this order: preferred ones; those that stay with their server; the rest in turn.  The generation of a partition is 1 at first, and
-increases by one with each change of server.
+increases by one with each change of server.  The last one that the metadata can hold stays: whatever wrote it must not keep all
+other partitions from their servers, and it is sessions that shut former servers out.
 
 Differences from release 0.13.2, which
 
@@ -17,7 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waltzctl.formats.znodes import AssignedPartition, ServerAssignment, ServerDescriptor, ServerPartitions
+from waltzctl.formats.znodes import (
+    LAST_GENERATION,
+    AssignedPartition,
+    ServerAssignment,
+    ServerDescriptor,
+    ServerPartitions,
+)
 
 
 def assign(
@@ -56,7 +63,10 @@ def assign(
             ServerPartitions(
                 number,
                 tuple(
-                    AssignedPartition(p, generations[p] if owners.get(p) == number else generations.get(p, 0) + 1)
+                    AssignedPartition(
+                        p,
+                        generations[p] if owners.get(p) == number else min(generations.get(p, 0) + 1, LAST_GENERATION),
+                    )
                     for p in sorted(held)
                 ),
             )

@@ -29,7 +29,7 @@ import enum
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.amounts import chosen_partitions
@@ -127,6 +127,8 @@ _ATTEMPTS = 20
 """Attempts for a change that concurrent writers may defeat."""
 _DELETED_AT_ONCE = 500
 """Nodes in one transaction of `delete_cluster`."""
+_MAKE_A_CLUSTER = (IDS_PATH, SERVERS_PATH, GROUP_PATH, ASSIGNMENT_PATH, CONNECTION_PATH)
+"""Nodes without which no server or client registers, and no partition has a replica."""
 _NONE_UNFIT: Mapping[str, str] = {}
 
 
@@ -176,6 +178,9 @@ async def refuse_where_something_is(store: MetadataStore) -> None:
 async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode: Mode = APPLY) -> Steps:
     """Delete the root and everything below it.
 
+    Many nodes take several transactions.  The first one leaves a root that has a name and is no cluster any more: no server can
+    register and no storage node reads a key there, whatever a crash leaves, until the next call completes the deletion.
+
     Raises RefusedError if the cluster's name is not `name` (None: any), or if there are ephemeral nodes: a log server runs.
     """
     parameters, _ = await read_payload(store, "", ClusterParameters)
@@ -184,7 +189,7 @@ async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode:
             f"{store.where}: the cluster is called {parameters.name!r}, not {name!r}; nothing was changed"
         )
     content = hashlib.sha256()
-    deletions: list[Change] = []
+    deletions: list[Delete] = []
     for path in await _tree(store, ""):
         data, state = await store.get(path)
         if state.ephemeral:
@@ -200,10 +205,33 @@ async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode:
         ClusterStep(MetadataAction.DELETE_CLUSTER, None, None, reason, loses_data=True, rests_on=content.hexdigest()),
     )
     mode.check(store.where, steps)
-    if not mode.plan_only:  # the root last: an interrupted deletion can be repeated
-        for first in range(0, len(deletions), _DELETED_AT_ONCE):
-            await store.commit(deletions[first : first + _DELETED_AT_ONCE])
+    if not mode.plan_only:
+        for changes in _transactions(deletions):
+            await store.commit(changes)
     return steps
+
+
+def _transactions(deletions: Sequence[Delete]) -> Iterator[Sequence[Change]]:
+    """The transactions of a deletion, the root last: an interrupted one can be repeated.
+
+    `deletions`: of all nodes, children before parents.
+    """
+    if len(deletions) <= _DELETED_AT_ONCE:
+        yield deletions
+        return
+    first: list[Change] = []
+    rest: list[Change] = []
+    for one in deletions:
+        if any(one.path == path or one.path.startswith(f"{path}/") for path in _MAKE_A_CLUSTER):
+            first.append(one)
+        elif one.path == STORE_PATH:  # it cannot go before what is below it
+            first.append(Set(STORE_PATH, b"", one.version))
+            rest.append(Delete(STORE_PATH, one.version + 1))
+        else:
+            rest.append(one)
+    yield first
+    for begin in range(0, len(rest), _DELETED_AT_ONCE):
+        yield rest[begin : begin + _DELETED_AT_ONCE]
 
 
 async def _tree(store: MetadataStore, path: str) -> list[str]:

@@ -29,6 +29,7 @@ from waltzctl.engine.metadata.metadata_store import (
 )
 from waltzctl.engine.metadata.watch_loop import PAUSE, watch_loop
 from waltzctl.engine.net.events import happens_within
+from waltzctl.formats.ids import LAST_SESSION_ID
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     PARTITION_PATH,
@@ -153,7 +154,7 @@ class PartitionSessions:
     async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
         """Increment the session id, store the generation, and return the metadata as stored.
 
-        Raises ConcurrentUpdateError when the stored generation is later.
+        Raises ConcurrentUpdateError when the stored generation is later, DamageError when the stored session is the last one.
         """
         while True:
             known, version = await self.partition(partition)
@@ -161,6 +162,12 @@ class PartitionSessions:
                 raise ConcurrentUpdateError(
                     f"partition {partition}: it is served under generation {known.generation}, and {generation} is what this"
                     " server was given"
+                )
+            if known.session_id >= LAST_SESSION_ID:
+                raise DamageError(
+                    f"{self._store.where}: partition {partition}: session {known.session_id} is the last that there can be, and"
+                    " no server has come so far: something else wrote it",
+                    advice="put back what stood there; storage nodes that have seen this session refuse every earlier one",
                 )
             begun = PartitionMetadata(generation, known.session_id + 1, known.replicas)
             if await self._write(partition, begun, version):
@@ -197,10 +204,12 @@ class PartitionSessions:
 
     async def _write(self, partition: int, metadata: PartitionMetadata, version: int) -> bool:
         path = f"{PARTITION_PATH}/{partition}"
-        with contextlib.suppress(NodeVersionError, NodeExistsError, NodeMissingError):
-            if version < 0:
-                await self._store.create(path, metadata.encode())
-            else:
-                await self._store.set(path, metadata.encode(), version)
+        if version < 0:
+            with contextlib.suppress(NodeExistsError):
+                await self._store.create(path, metadata.encode())  # without a node above it the cluster is deleted
+                return True
+            return False
+        with contextlib.suppress(NodeVersionError, NodeMissingError):
+            await self._store.set(path, metadata.encode(), version)
             return True
         return False

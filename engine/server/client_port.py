@@ -43,6 +43,8 @@ _MOST_READS = 64
 """The most reads of data from storage in progress for one connection."""
 _MOST_CLIENTS = 64
 """The most clients that may mount through one connection; usually it is one.  Partitions remember each mount while it lasts."""
+_MOST_MARKS = 1024
+"""The most partitions whose high-water marks one connection may wait for; the oldest request beyond is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,12 @@ class ClientPort(Port):
         self.appends = AppendTaker()
         self._longest_waiting: object | None = None
         super().__init__(limits=limits, log=log, memory=limits.memory)
+
+    def opened(self) -> None:
+        """There are new ones among `partitions`: answer those who asked for their high-water marks before."""
+        for connection in list(self._connections):
+            if isinstance(connection, ClientConnection):
+                connection.opened()
 
     def _follow_limits(self) -> None:
         self.budget.capacity = self.limits.memory
@@ -129,6 +137,7 @@ class ClientConnection(Connection):
         self._unsent = 0  # bytes of answers since the last `send`
         self._reads, self._read_window = 0, 1  # reads of data in progress, and the most that may be
         self._clients = set[int]()  # ids of those that mounted
+        self._marks: dict[int, wire.HighWaterMarkRequest] = {}  # by partition that is not served here: the last request
         self._handlers: dict[type, Callable[[Any], None]] = {
             wire.MountRequest: self._mount,
             wire.AppendRequest: self._append,
@@ -233,6 +242,7 @@ class ClientConnection(Connection):
         for partition in self._client_port.partitions.values():
             partition.mounts.forget(self)
         self._may_send.set()
+        self._marks.clear()
         asked, self._data_queue = len(self._data_queue), deque()
         self._done(asked, 0)
 
@@ -470,7 +480,14 @@ class ClientConnection(Connection):
 
     def _high_water_mark(self, request: wire.HighWaterMarkRequest) -> None:
         partition = self._partition(request.request_id)
-        if partition is not None:  # otherwise the client asks the partition's new server, once the metadata names it
+        self._marks.pop(request.request_id.partition, None)
+        if partition is None:
+            # the client asks another server if the metadata names one; but it may know of an assignment that is not known here as
+            # yet, and one of the release asks only once through a connection
+            self._marks[request.request_id.partition] = request
+            if len(self._marks) > _MOST_MARKS:
+                del self._marks[next(iter(self._marks))]
+        else:
             # an unknown mark is answered as well: a client of the release does not ask the same server twice, and would wait
             mark = (
                 UNKNOWN_HIGH_WATER_MARK
@@ -478,6 +495,14 @@ class ClientConnection(Connection):
                 else partition.announced_mark
             )
             self._reply(wire.HighWaterMarkResponse(request.request_id, mark))
+
+    def opened(self) -> None:
+        """See `ClientPort.opened`."""
+        served = self._client_port.partitions
+        if found := [request for number, request in self._marks.items() if number in served]:
+            for request in found:
+                self._high_water_mark(request)
+            self.send()
 
     # ---- requests about the server -------------------------------------------------------------------------------------
 

@@ -92,6 +92,7 @@ class LogServer:
                     made = self._partition(number, generation)
                     made.start()
                     self.partitions[number] = made
+            self._port.opened()
         finally:
             # before the first await: a later call may bring partitions back, without the mounts of their clients
             if not self.partitions:

@@ -57,11 +57,11 @@ from waltzctl.engine.storage.availability_marks import OFF, Availability, combin
 from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
-from waltzctl.engine.storage.journal_recovery import WrittenBack, keep_for, write_back_journal
+from waltzctl.engine.storage.journal_recovery import WrittenBack, keep_for, write_back_journal, write_back_partition
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_condition import PartitionCondition
 from waltzctl.engine.storage.partition_opening import QUARANTINING_ERRORS, ExaminedPartition, PartitionOpener
-from waltzctl.engine.storage.partition_recovery import renew_last_data, renew_last_index
+from waltzctl.engine.storage.partition_recovery import forget_failed_sync, renew_last_data, renew_last_index
 from waltzctl.engine.storage.retired import (
     begin_deletion,
     check_deletion,
@@ -367,13 +367,25 @@ class StorageDirectory:
             leaving.close()
 
     def _drop_from_recovered_journal(self, number: int) -> None:
-        """Drop a partition's records from the journal that opening could not write back in full; its files are deleted.
+        """Drop a partition from the journal that opening could not write back in full: its files have the records, or are gone.
 
         The next opening would write them into a new partition of the same number otherwise.
         """
         if self._written_back is not None and number in self._written_back.failed:
             keep_for(self.path, self._control, [one for one in self._written_back.failed if one != number])
             del self._written_back.failed[number]
+
+    def _write_back_recovered(self, number: int) -> None:
+        """Write back what opening the directory could not, on a full disk for instance; the partition is kept out otherwise.
+
+        The journal is no longer kept for it before anything can be changed: that would come undone with the next opening.
+        """
+        if self._written_back is not None and number in self._written_back.failed:
+            try:
+                write_back_partition(self.path, self._control, number)
+                self._drop_from_recovered_journal(number)
+            except (DamageError, DiskError) as error:
+                self._written_back.failed[number] = error
 
     def reopen(self, number: int) -> Partition:
         """Close an assigned partition and open it again as at the opening of the directory: the way on after a failed sync.
@@ -392,6 +404,7 @@ class StorageDirectory:
                 renew_last_index(old.path, number)
                 if old.condition.unsynced_when_opened:
                     renew_last_data(old.path, number)
+                    forget_failed_sync(old.path, number)
             try:
                 old.close()
             finally:
@@ -425,7 +438,8 @@ class StorageDirectory:
                 del self._last_acknowledged[opened.number]
 
     def _open_again(self, number: int) -> Partition:
-        """Open a partition whose segments may lack records that the commit journal holds."""
+        """Open a partition whose segments may lack records that the commit journal holds, of this process or an earlier one."""
+        self._write_back_recovered(number)
         try:
             if self._journal is not None:
                 self._journal.write_back(number)

@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.durable.relocation import DELETING
-from waltzctl.engine.errors import DamageError, DiskError, WaltzError
+from waltzctl.engine.errors import DamageError, DiskError, DiskFullError, WaltzError
 from waltzctl.engine.log import places
 from waltzctl.engine.storage.assignment import retired_place
 from waltzctl.engine.storage.control_file import OpenControlFile
@@ -150,22 +150,45 @@ def write_back_journal(storage: Path, control: OpenControlFile) -> WrittenBack |
             control.set_journaled(False)
             remove_state(storage)
         return None
-    state = read_state(storage)
-    if state is None:
-        raise DamageError(
-            f"{state_path(storage)}: is missing, and the control file says that acknowledged records stand in a commit journal",
-            advice=f"put the file back: it names the journal; {GIVING_UP}",
-        )
+    state = _state_in_force(storage)
     failed: dict[int, WaltzError] = {}
-    for partition, parts in sorted(in_force(state, list(_areas_of(state))).items()):
+    journaled = in_force(state, list(_areas_of(state)))
+    for partition, parts in sorted(journaled.items()):
         if _deletion_unfinished(storage, partition):
             continue
         try:
             write_back(storage, parts, control.cluster_key)
         except (DamageError, DiskError) as error:
             failed[partition] = error
-    _keep(storage, control, state, failed)
+    try:
+        _keep(storage, control, state, failed)
+    except DiskFullError as error:
+        if not failed:
+            raise
+        # the next opening will write back all of them, so none may change meanwhile: each waits for room, as those that failed
+        failed = {**dict.fromkeys(journaled, error), **failed}
     return WrittenBack(state.path, failed)
+
+
+def write_back_partition(storage: Path, control: OpenControlFile, partition: int) -> None:
+    """Write back one partition of which `write_back_journal` could not do so.  Raises DamageError, DiskError.
+
+    The journal is still kept for it (`keep_for`).
+    """
+    if control.journaled:
+        state = _state_in_force(storage)
+        write_back(storage, in_force(state, list(_areas_of(state))).get(partition, ()), control.cluster_key)
+
+
+def _state_in_force(storage: Path) -> JournalState:
+    """The state file of a marked directory.  Raises DamageError, also where there is none."""
+    state = read_state(storage)
+    if state is None:
+        raise DamageError(
+            f"{state_path(storage)}: is missing, and the control file says that acknowledged records stand in a commit journal",
+            advice=f"put the file back: it names the journal; {GIVING_UP}",
+        )
+    return state
 
 
 def keep_for(storage: Path, control: OpenControlFile, partitions: Iterable[int]) -> None:

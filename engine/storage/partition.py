@@ -19,6 +19,7 @@ Thread-safe.  One writer at a time holds the write lock; readers never wait for 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 import uuid
@@ -43,7 +44,7 @@ from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_recor
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.partition_condition import PartitionCondition
 from waltzctl.engine.storage.partition_log import PartitionLog, RecordHeader
-from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
+from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend, note_failed_sync
 from waltzctl.engine.storage.segment_files import (
     ActiveSegment,
     BatchPart,
@@ -518,6 +519,10 @@ class Partition:
 
     def _fail(self, error: DiskWriteError) -> DiskWriteError:
         self._condition = self._condition.after(error)
+        if isinstance(error, SyncFailedError):
+            with contextlib.suppress(DiskError):  # a copy that is in its place by now has nothing to do with it
+                self._control.check_in_place()
+                note_failed_sync(self.path, self.number)
         return error
 
     # --- reading -----------------------------------------------------------------------------------------------------

@@ -89,15 +89,16 @@ class PartitionOpener:
         """Examine a partition; its files are made durable as they are read, and not changed."""
         directory = self._storage / str(number)
         findings = list(self._control.findings(number, self._storage))
-        if number in self.not_written_back:
-            return ExaminedPartition([*findings, self.read_error(number, self.not_written_back[number])])
+        damaged = any(one.severity is Severity.DAMAGE for one in findings)
+        if (left := self.not_written_back.get(number)) is not None:
+            condition = unmended(left) if isinstance(left, DiskWriteError) and not damaged else DAMAGED
+            return ExaminedPartition([*findings, self.read_error(number, left)], condition=condition)
         if not directory.is_dir():
             known = self._control.info(number).current_struct
             gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
             return ExaminedPartition([*findings, loss_finding(gone, Where(self._storage, number, directory))])
         place = SegmentPlace(self._storage, number, self._control.cluster_key, self._options.max_data_length)
         current = self._control.info(number).current_struct
-        damaged = any(one.severity is Severity.DAMAGE for one in findings)
         try:
             settle_partition(directory, number)
             examination = examine_partition(

@@ -21,8 +21,10 @@ Bytes that are cut off data files, and indexes that are replaced, are kept in th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +33,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.errors import DiskError, SyncFailedError
 from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding
 from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, losses
@@ -367,14 +370,46 @@ def settle_partition(directory: PurePath, partition: int) -> None:
     """Make the last segment durable before it is read; the other segments were synced when they were closed.
 
     After a crash of the process alone, its last writes may be in the page cache only; a power loss would then take back records
-    that readers have seen.  Raises DiskWriteError, DiskReadError.
+    that readers have seen.  After a sync that failed another one tells nothing: the last segment is written again first
+    (`note_failed_sync`).  Raises DiskWriteError, DiskReadError.
     """
-    view = view_partition(directory, partition)
-    for segment in view.data_segments[-1:]:
-        sync_file(segment.data_path)
-        if segment.index is not None:
-            sync_file(segment.index_path)
-    disk.sync_directory(directory)
+    failed = os.path.exists(_failed_sync_note(directory, partition))
+    try:
+        if failed:
+            renew_last_data(directory, partition)
+            renew_last_index(directory, partition)
+        view = view_partition(directory, partition)
+        for segment in view.data_segments[-1:]:
+            sync_file(segment.data_path)
+            if segment.index is not None:
+                sync_file(segment.index_path)
+        disk.sync_directory(directory)
+    except SyncFailedError:
+        note_failed_sync(directory, partition)
+        raise
+    if failed:
+        forget_failed_sync(directory, partition)
+
+
+def note_failed_sync(directory: PurePath, partition: int) -> None:
+    """Leave a note for the next process that a sync of the last segment failed.
+
+    What it did not bring to the disk may be in the page cache only, marked clean, and a sync by another process does not fail.
+    The note need not be durable: after a power loss the files are read from the disk.  Errors are ignored: on a disk that takes
+    no file the segment can most likely not be opened for writing, either.
+    """
+    with contextlib.suppress(DiskError):
+        disk.WritableFile.create(_failed_sync_note(directory, partition)).close()
+
+
+def forget_failed_sync(directory: PurePath, partition: int) -> None:
+    """The last segment was written again, durably: remove the note.  Where it comes back the segment is written once more."""
+    with contextlib.suppress(DiskError):
+        disk.unlink(_failed_sync_note(directory, partition))
+
+
+def _failed_sync_note(directory: PurePath, partition: int) -> Path:
+    return Path(directory.parent / disk.STATE_DIRECTORY / f"sync-failed-{partition}")
 
 
 def clear_unfinished(directory: PurePath, partition: int) -> None:

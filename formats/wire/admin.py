@@ -20,7 +20,16 @@ from waltzctl.formats.schema import compile_schema
 from waltzctl.formats.wire.codec import FastForm, Message, MessageCodec
 from waltzctl.formats.wire.failure import Failure, FailureValue
 from waltzctl.formats.wire.frame import Magic, frame_header
-from waltzctl.formats.wire.primitives import DEFAULT_LIMITS, Boolean, Limits, ListOf, MessageError, Text, pair_of
+from waltzctl.formats.wire.primitives import (
+    DEFAULT_LIMITS,
+    Boolean,
+    Limits,
+    ListOf,
+    MessageError,
+    Text,
+    most_partitions,
+    pair_of,
+)
 from waltzctl.formats.wire.records import (
     RecordList,
     SessionInfo,
@@ -45,9 +54,9 @@ OPEN_SEQUENCE = -1
 
 PARTITION_SCHEMA = Struct("partition" / Int32sb)
 PARTITION = compile_schema(PARTITION_SCHEMA)
-PartitionList = ListOf("partitions", Int32sb, 4)
+PartitionList = ListOf("partitions", Int32sb, 4, most_partitions)
 STATUS_SCHEMA = Struct("partition" / Int32sb, "available" / Boolean)
-StatusList = ListOf("statuses", pair_of(STATUS_SCHEMA), 5)
+StatusList = ListOf("statuses", pair_of(STATUS_SCHEMA), 5, most_partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ from waltzctl.formats.wire.primitives import (
     Limits,
     ListOf,
     MessageError,
+    NullableText,
     Text,
+    most_partitions,
     pair_of,
 )
 from waltzctl.formats.wire.records import RequestIdValue
@@ -102,16 +104,16 @@ class TransactionData:
 
 @dataclass(frozen=True, slots=True)
 class TransactionRefused:
-    """The server's reason for sending no data."""
+    """The server's reason for sending no data.  None: it has an error without a text, which Java's may lack."""
 
-    message: str
+    message: str | None
 
 
 _OUTCOME_SCHEMA = Struct(
     "success" / Boolean,
     "data" / If(this.success, ByteArray),
     "checksum" / If(this.success, Int32ub),
-    "message" / If(lambda outcome: not outcome.success, Text),
+    "message" / If(lambda outcome: not outcome.success, NullableText),
 )
 
 
@@ -127,7 +129,7 @@ class _OutcomeAdapter(Adapter):  # type: ignore[misc]
 
 _FOUND = compile_schema(Struct("transaction_id" / Int64sb, "success" / Boolean)).struct
 _DATA = DerivedForm(Struct("data" / ByteArray, "checksum" / Int32ub))
-_REFUSED = DerivedForm(Struct("message" / Text))
+_REFUSED = DerivedForm(Struct("message" / NullableText))
 
 
 def _pack_outcome(message: TransactionDataResponse) -> bytes:
@@ -147,7 +149,7 @@ def _unpack_outcome(body: memoryview, position: int, limits: Limits) -> tuple[di
 
 
 _LockList = ListOf("list of locks", Int32sb, Int32sb.sizeof())
-_PartitionList = ListOf("list of partitions", Int32sb, Int32sb.sizeof())
+_PartitionList = ListOf("list of partitions", Int32sb, Int32sb.sizeof(), most_partitions)
 _CONNECTED = Struct("address" / Text, "connected" / Boolean)
 _HEALTHY = Struct("partition" / Int32sb, "healthy" / Boolean)
 
@@ -391,7 +393,8 @@ class ServerPartitionsHealthResponse(_Message):
 
     TYPE: ClassVar[int] = 22
     FIELDS: ClassVar[Any] = Struct(
-        "partitions" / ListOf("list of partitions", pair_of(_HEALTHY), Int32sb.sizeof() + Boolean.sizeof())
+        "partitions"
+        / ListOf("list of partitions", pair_of(_HEALTHY), Int32sb.sizeof() + Boolean.sizeof(), most_partitions)
     )
     partitions: tuple[tuple[int, bool], ...]
 

@@ -30,13 +30,15 @@ class Limits:
         max_records: records or record headers.
         max_data: bytes of one record's data.
         max_string: bytes of one string in UTF-8 (the metrics of a node are one string).
-        max_list: partitions of a list, versions of a Hello, elements of a stack trace.
+        max_partitions: partitions of a list; a cluster has a million at most.
+        max_list: versions of a Hello, elements of a stack trace, locks of a kind, storage nodes.
     """
 
     max_records: int = 1 << 18
     max_data: int = 64 << 20
     max_string: int = 64 << 20
     max_list: int = 1 << 16
+    max_partitions: int = 1 << 20
 
 
 DEFAULT_LIMITS = Limits()
@@ -116,6 +118,11 @@ Text = _Text(ByteArrayOf("string", lambda limits: limits.max_string))
 """i32 length and UTF-8."""
 NullableText = _Text(ByteArrayOf("string", lambda limits: limits.max_string, nullable=True))
 """As `Text`; a negative length means null."""
+
+
+def most_partitions(limits: Limits) -> int:
+    """The limit of a list of partitions (`ListOf`)."""
+    return limits.max_partitions
 
 
 class ListOf(Construct):  # type: ignore[misc]

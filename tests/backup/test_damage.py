@@ -3,20 +3,26 @@
 import gc
 import hashlib
 import hmac
+import random
 import shutil
+import tracemalloc
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
 
 from tests.backup.vaults import backup, codes, findings, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
-from waltzctl.engine.backup import backup_repair, source_files
+from waltzctl.engine.backup import backup_repair, distinct_pieces, source_files
+from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
-from waltzctl.engine.backup.backup_verification import NeededPiece, VaultVerifyOptions, verify_vault
+from waltzctl.engine.backup.backup_verification import VaultPieces, VaultVerifyOptions, verify_vault
+from waltzctl.engine.backup.distinct_pieces import DistinctPieces, NeededPiece
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
@@ -32,8 +38,10 @@ from waltzctl.formats.pages.write_batch import PageId
 from waltzctl.formats.vault import (
     CONFIGURATION_PAGES,
     SECTION_COPIES,
+    BackedPartition,
     BackupHead,
     Namespace,
+    Piece,
     Section,
     VaultConfiguration,
 )
@@ -118,6 +126,55 @@ def test_who_verifies_keeps_each_piece_once_however_many_backups_need_it(tmp_pat
     (others, sections), (alive, read) = kept
     assert alive - others <= heads[0].pages + 1, "and the one that was looked at last"
     assert read - sections <= len(heads[0].sections)
+
+
+def test_a_piece_takes_less_than_a_hundred_bytes_while_a_vault_is_verified(tmp_path: Path) -> None:
+    """Each was six hundred bytes of objects: of a vault of a hundred terabytes they took more memory than there is."""
+    source = build_directory(tmp_path / "source", {0: 5000}, size=60)
+    create_vault(tmp_path / "vault")
+    head = create_backup(tmp_path / "vault", source, piece_limit=100)
+    create_backup(tmp_path / "vault", source, piece_limit=100)
+    reader = VaultReader.open(tmp_path / "vault", None)
+    pieces = VaultPieces(reader, reader.heads())
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        found = pieces.once()
+        assert len(found) > 4900
+        assert tracemalloc.get_traced_memory()[0] - before < 100 * len(found)
+    finally:
+        tracemalloc.stop()
+    assert {one.needed.head.id for one in found.in_order()} == {head.id}
+
+
+@pytest.mark.parametrize("fewest", [1, 10**6])
+def test_of_equal_pieces_the_first_one_counts(monkeypatch: pytest.MonkeyPatch, fewest: int) -> None:
+    """Whatever is sorted in when; and a digest may end with zeros."""
+    monkeypatch.setattr(distinct_pieces, "_FEWEST_WAITING", fewest)
+    heads = [cast("BackupHead", f"head {number}") for number in range(3)]
+    section = BackedPartition(0, None, None, 0, 0, 0, 0)
+    digests = [bytes([3]) * 32, bytes([1]) * 31 + b"\0", bytes([1]) * 30 + b"\0\0", bytes(32)]
+    places = [(2, 5, 9), (0, 7, 9), None]
+    drawn, found, expected = random.Random(1), DistinctPieces(), {}
+    for head in heads:
+        for _ in range(4):
+            needed = [
+                NeededPiece(
+                    head, section, number, Piece(drawn.choice(digests), drawn.choice([7, 8]), 9), drawn.choice(places)
+                )
+                for number in range(drawn.randrange(5))
+            ]
+            found.add(head, section, needed)
+            for one in needed:
+                expected.setdefault(one.key, one)
+    kept = [one.needed for one in found.in_order()]
+    assert [(one.key, one.head, one.number, one.piece.size) for one in kept] == [
+        (one.key, one.head, one.number, one.piece.size) for one in expected.values()
+    ]
+    assert len(found) == len(kept) > 8
+    by_place = [one.needed.place or (-1, 0, 0) for one in found.at(np.arange(len(found)))]
+    assert by_place == sorted(by_place)
+    assert found.bytes == sum(size for _, size in {(one.place, one.piece.size) for one in kept})
 
 
 def test_who_repairs_keeps_one_piece_of_all_that_are_damaged(

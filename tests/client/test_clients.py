@@ -9,6 +9,7 @@ import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,10 @@ from waltzctl.engine.client.server_client import ServerClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError, RemoteError
 from waltzctl.engine.net.addresses import parse_address
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.tls import client_context
 from waltzctl.engine.net.tls_options import TlsOptions
+from waltzctl.engine.storage.creation import create_cluster
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
@@ -79,6 +82,57 @@ def test_a_preference_is_asked_for_as_in_the_release() -> None:
             await client.prefer([3, 1], False)
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("held", [65_537, 200_000])
+def test_partitions_of_which_a_cluster_may_have_a_million(held: int) -> None:
+    """Frames of more numbers than the peer takes ended the connection; and so did the list of those that a server has."""
+    named: list[int] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        bodies = Bodies(reader)
+        writer.write(Hello((4,), WALTZ_SERVER).encode())
+        await bodies.next(Magic.HELLO)
+        while True:
+            body = await bodies.next(Magic.CLIENT, 4)
+            assert len(body) < PortLimits().big_frame
+            request, everything = wire.decode(body, 4), tuple(range(held))
+            match request:
+                case wire.AddPreferredPartitionRequest():
+                    named.extend(request.partitions)
+                    answer: Any = wire.AddPreferredPartitionResponse(request.request_id, done=True)
+                case wire.ServerPartitionsHealthRequest():
+                    answer = wire.ServerPartitionsHealthResponse(
+                        request.request_id, tuple((n, True) for n in everything)
+                    )
+                case _:
+                    answer = wire.ServerPartitionsAssignmentResponse(request.request_id, everything)
+            writer.write(wire.encode(answer, 4))
+
+    async def work() -> None:
+        async with (
+            scripted(script) as address,
+            await ServerClient.connect(address.host, address.port, ssl_context=None) as client,
+        ):
+            await client.prefer(range(held), True)
+            assert named == [*range(held)]
+            assert len(await client.partitions()) == len(await client.health()) == held
+
+    asyncio.run(work())
+
+
+def test_many_partitions_are_assigned_in_several_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_client, "MOST_CHANGED", 3)
+    create_cluster([tmp_path / "node"], num_partitions=8, cluster_key=KEY, assign=())
+
+    async def work() -> None:
+        async with running(tmp_path / "node") as node, admin_of(node) as admin:
+            await admin.assign(range(8))
+            assert [number for number, _ in await admin.assigned_status()] == [*range(8)]
+            await admin.unassign(range(7))
+            assert [number for number, _ in await admin.assigned_status()] == [7]
+
+    run(work())
 
 
 @pytest.mark.parametrize("most", [4, 5])

@@ -19,7 +19,7 @@ from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.client.partition_mount import ClientAheadError, Mount
-from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.checksums import crc32
@@ -71,6 +71,22 @@ def test_data_that_takes_long_to_come_is_asked_for_once() -> None:
         await quiet()
         await server.send(server.answer(), 20, 0.9 * SILENCE)
         assert await asking == DATA
+        assert len(server.asked) == 1
+
+    run(test)
+
+
+def test_a_refusal_without_a_text_is_one() -> None:
+    """The text of an error of the release may be missing; the connection was closed for it, and data asked for for ever."""
+
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = asyncio.ensure_future(client.data(0, 7))
+        await quiet()
+        question = server.asked[0]
+        answer = wire.TransactionDataResponse(question.request_id, 7, wire.TransactionRefused(None))
+        await server.send(wire.encode(answer), 1, 0.1)
+        with pytest.raises(RefusedError, match="transaction 7: the server names no reason"):
+            await asking
         assert len(server.asked) == 1
 
     run(test)

@@ -33,6 +33,14 @@ def test_a_second_server_takes_half_and_those_get_the_next_generation() -> None:
     assert held(back) == {2: {0: 2, 1: 2, 2: 2, 3: 2, 4: 2}}
 
 
+def test_the_last_generation_stays_and_every_partition_has_a_server() -> None:
+    """What has no room in its field was to be written, at each attempt, and no partition of the cluster moved any more."""
+    before = ServerAssignment(1, 2, (ServerPartitions(1, (AssignedPartition(0, 2**31 - 1), AssignedPartition(1, 7))),))
+    after = assign(before, 2, 2, [server(2)])
+    assert held(after) == {2: {0: 2**31 - 1, 1: 8}}
+    assert ServerAssignment.decode(after.encode()) == after
+
+
 def test_a_preference_that_brings_a_server_to_its_share_leaves_a_place_for_everyone() -> None:
     """Release 0.13.2 finds no place for the third partition here, and its cluster manager stops for good."""
     found = assign(NOTHING, 1, 3, [server(1, 0), server(2)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,8 +40,9 @@ from waltzctl.engine.metadata.cluster_changes import (
     unassign,
 )
 from waltzctl.engine.metadata.cluster_state import NodeState, PartitionState, ReplicaInSession, read_cluster_state
+from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.metadata_store import Change, MetadataStore, Set, Watch, ZnodeState
-from waltzctl.engine.metadata.partition_sessions import PartitionSessions
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions, store_parameters
 from waltzctl.engine.metadata.zookeeper_store import LONGEST_REQUEST
 from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.formats.znodes import (
@@ -562,6 +565,59 @@ def test_what_is_said_of_half_a_cluster_leads_to_a_whole_one(stores: Stores) -> 
         await create_cluster(store, name="demo", num_partitions=4, cluster_key=KEY)
 
     over(stores, test)
+
+
+@pytest.mark.parametrize("foreign", [0, 4])
+def test_a_deletion_of_many_nodes_that_is_interrupted_leaves_no_cluster(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, foreign: int
+) -> None:
+    """Storage nodes started with the key that was left, and with other nodes at the root servers were registered as well.
+
+    Wherever it is interrupted the next deletion completes it.
+    """
+    monkeypatch.setattr(cluster_changes, "_DELETED_AT_ONCE", 4)
+    commits = 0
+
+    async def test(store: MetadataStore) -> None:
+        nonlocal commits
+        real = store.commit
+        for done in range(1, 9):
+            if done > 1:
+                await create_cluster(store, name="demo", num_partitions=7, cluster_key=KEY)
+            await three(store, range(7))
+            for partition in range(7):
+                await last_session(store, partition, "n0:1")
+            for number in range(foreign):
+                await store.create(f"a{number}")
+            left = done
+
+            async def few(changes: Sequence[Change]) -> None:
+                nonlocal left
+                if not left:
+                    raise DeadlineError("here", "gone")
+                left -= 1
+                await real(changes)
+
+            monkeypatch.setattr(store, "commit", few)
+            with contextlib.suppress(DeadlineError):
+                await delete_cluster(store, name="demo")
+            monkeypatch.setattr(store, "commit", real)
+            if await store.exists("") is None:
+                break
+            commits += 1
+            for look in (store_parameters, read_cluster_state):
+                with pytest.raises(NotWaltzError) as looked:
+                    await look(store)
+                assert "waltzctl cluster delete" in (looked.value.advice or "")
+            with pytest.raises(NotWaltzError):
+                await Membership(store, log=logging.getLogger("test")).register("here", 1)
+            with pytest.raises(RefusedError, match="not 'another'"):
+                await delete_cluster(store, name="another")
+            await delete_cluster(store, name="demo")
+            assert await store.exists("") is None
+
+    over(stores, test, partitions=7)
+    assert commits >= 3
 
 
 def test_of_some_partitions_only_their_metadata_is_read(stores: Stores) -> None:

@@ -23,10 +23,10 @@ from waltzctl.engine.metadata.cluster_changes import unassign as unassign_nodes
 from waltzctl.engine.metadata.cluster_state import read_cluster_state
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership, new_client_id
-from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.metadata_store import MetadataStore, NodeMissingError
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
-from waltzctl.formats.znodes import CLIENT_IDS_PATH, SERVERS_PATH, IssuedId, ReplicaState
+from waltzctl.formats.znodes import CLIENT_IDS_PATH, SERVERS_PATH, IssuedId, PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("test")
 SOON = 20.0
@@ -410,6 +410,31 @@ async def end_session(stores: Stores, store: MetadataStore) -> None:
 
 
 # --- sessions of partitions ----------------------------------------------------------------------------------------------
+
+
+def test_behind_the_last_session_none_begins_and_that_is_told(stores: Stores) -> None:
+    """It ended with a traceback, at each attempt, of what has no room in its field."""
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        await store.create("store/partition/2", PartitionMetadata(1, 2**63 - 2).encode())
+        sessions = PartitionSessions(store)
+        assert (await sessions.begin_session(2, 5)).session_id == 2**63 - 1
+        with pytest.raises(DamageError, match="partition 2: session 9223372036854775807 is the last"):
+            await sessions.begin_session(2, 5)
+        assert (await sessions.partition(2))[0] == PartitionMetadata(5, 2**63 - 1)
+
+    over(stores, test)
+
+
+def test_no_session_begins_in_a_cluster_that_is_deleted(stores: Stores) -> None:
+    """The attempt was repeated for ever, without a pause."""
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        await store.delete("store/partition")
+        with pytest.raises(NodeMissingError):
+            await asyncio.wait_for(PartitionSessions(store).begin_session(2, 5), 5)
+
+    over(stores, test)
 
 
 def test_sessions_count_up_and_older_generations_are_refused(stores: Stores) -> None:

@@ -15,6 +15,7 @@ from tests.server.storing import PARTITION, committed, until
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import STORAGE_GROWTH, PortLimits
+from waltzctl.engine.server import client_port
 from waltzctl.engine.server.client_port import _MOST_CLIENTS
 from waltzctl.engine.server.server_settings import PartitionOptions
 from waltzctl.formats.checksums import crc32
@@ -221,12 +222,39 @@ def test_a_partition_that_is_not_served_here(tmp_path: Path) -> None:
             client = await cluster.client()
             assert (await client.mount())[0] is MountState.NOT_READY
             client.say(wire.HighWaterMarkRequest(client.next_id()))  # as the release: no answer
+            asked = client.next_id()
+            client.say(wire.HighWaterMarkRequest(asked))
             client.say(wire.TransactionDataRequest(client.next_id(), 0))
             refused, before = await client.hear_one(wire.TransactionDataResponse)
             assert isinstance(refused.outcome, wire.TransactionRefused)
             assert before == []
             await server.assign({PARTITION: 2})
+            answer, before = await client.hear_one(wire.HighWaterMarkResponse)  # a client of the release asks only once
+            assert (answer.request_id, before) == (asked, [])
             assert await client.mount(position=0) == (MountState.READY, [])
+
+    run(work())
+
+
+def test_marks_that_are_asked_for_of_any_partitions_take_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_port, "_MOST_MARKS", 3)
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            numbers = [replace(client.next_id(), partition=100 + number) for number in range(10)]
+            for number in numbers:
+                client.say(wire.HighWaterMarkRequest(number))
+            client.say(wire.ServerPartitionsAssignmentRequest(client.next_id()))
+            assert (await client.hear_one(wire.ServerPartitionsAssignmentResponse))[1] == []
+            (connection,) = server.port._connections
+            assert isinstance(connection, client_port.ClientConnection)
+            assert [*connection._marks] == [107, 108, 109]
+            await client.close()
+            await until(lambda: not connection._marks)
 
     run(work())
 

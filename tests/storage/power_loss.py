@@ -145,14 +145,16 @@ def segment(path: Path, partition: int, first: int = 0) -> Path:
     return path / str(partition) / segment_name(first)
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, name: str, path: Path, *, times: int = 10**6) -> None:
+def failing(
+    monkeypatch: pytest.MonkeyPatch, name: str, path: Path, *, times: int = 10**6, code: int = errno.EIO
+) -> None:
     """A system call fails for a file, so many times."""
     real, left = getattr(os, name), [times]
 
     def call(descriptor: int, *arguments: object) -> object:
         if left[0] and Path(f"/proc/self/fd/{descriptor}").readlink() == path:
             left[0] -= 1
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(code, os.strerror(code))
         return real(descriptor, *arguments)
 
     monkeypatch.setattr(os, name, call)

@@ -20,11 +20,13 @@ from tests.builders import build_directory, digest
 from tests.storage.power_loss import BEFORE, LOG, Journaled, failing, is_marked, segment
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskFullError, DiskWriteError, RefusedError, SyncFailedError
+from waltzctl.engine.node.outages import standing_outage
 from waltzctl.engine.storage import commit_journal, directory, journal_creation, journal_recovery
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.journal_state import read_state, state_path
 from waltzctl.formats.journal_file import BLOCK
 from waltzctl.formats.segment import HEADER_SIZE
+from waltzctl.formats.wire.failure import FailureCode
 
 
 def test_what_only_the_journal_has_is_there_after_a_power_loss(journaled: Journaled, tmp_path: Path) -> None:
@@ -457,6 +459,86 @@ def test_a_segment_that_is_not_the_journals_fails_its_partition_alone(
     shutil.copy(kept, path)
     held = journaled.held(copy)
     assert held == {**journaled.acknowledged, 0: journaled.acknowledged[0][:BEFORE]}
+    assert not is_marked(copy)
+
+
+@pytest.mark.parametrize("state_too", [False, True])
+@pytest.mark.parametrize("way", ["reopen", "restart", "anew"])
+def test_a_full_disk_keeps_what_the_journal_has_for_later(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, state_too: bool
+) -> None:
+    """It was called damage, and no room brought the partition back before a restart.
+
+    `state_too`: there is no room either to note which partition the journal is kept for; all of them wait then.
+    """
+    journaled.commit({0: 1, 1: 2, 2: 1})
+    copy = journaled.after_power_loss(tmp_path)
+    waiting = [0, 1, 2] if state_too else [1]
+    with monkeypatch.context() as patch:
+        failing(patch, "pwrite", segment(copy, 1), code=errno.ENOSPC)
+        if state_too:
+            full = DiskFullError(copy, None, OSError(errno.ENOSPC, "full"))
+            patch.setattr(journal_recovery, "write_state", lambda *_: raising(full))
+        storage = StorageDirectory.open(copy)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(storage)
+            for number, one in storage.partitions.items():
+                assert one.quarantined == (number in waiting)
+                assert isinstance(one.failed, DiskFullError) == (number in waiting)
+                assert not one.damaged
+                outage = standing_outage(one)
+                assert outage is None or outage.code is FailureCode.DISK_FULL
+                with pytest.raises(DiskFullError) if number in waiting else contextlib.nullcontext():
+                    one.check_writable()
+            storage.reopen(1)
+            assert isinstance(storage.partition(1).failed, DiskFullError), "the disk is as full as before"
+            if way == "restart":
+                stack.close()
+                patch.undo()
+                assert journaled.held(copy) == journaled.acknowledged
+                assert not is_marked(copy)
+                return
+            patch.undo()
+            for number in waiting:
+                assert is_marked(copy)
+                if way == "anew":
+                    storage.unassign(number, delete_files=False)
+                    storage.assign(number)
+                else:
+                    storage.reopen(number)
+                assert not storage.partition(number).quarantined
+            assert {n: one.read_range(0, 100) for n, one in storage.partitions.items()} == journaled.acknowledged
+            assert not is_marked(copy)
+            for one in storage.partitions.values():
+                one.truncate(BEFORE - 1)  # what is cut from now on stays cut
+    cut = {number: records[:BEFORE] for number, records in journaled.acknowledged.items()}
+    assert journaled.held(copy) == cut
+
+
+def raising(error: Exception) -> None:
+    raise error
+
+
+def test_a_partition_whose_journal_cannot_be_put_away_is_not_begun_anew(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would be cut in it meanwhile would come back with the next start."""
+    journaled.commit({0: 1, 1: 2})
+    copy = journaled.after_power_loss(tmp_path)
+    with monkeypatch.context() as patch:
+        failing(patch, "pwrite", segment(copy, 1), code=errno.ENOSPC)
+        storage = StorageDirectory.open(copy)
+    with storage:
+        with monkeypatch.context() as patch:
+            full = DiskFullError(copy, None, OSError(errno.ENOSPC, "full"))
+            patch.setattr(directory, "keep_for", lambda *_: raising(full))
+            assert isinstance(storage.reopen(1).failed, DiskFullError)
+        assert is_marked(copy)
+        named = Path(state_path(copy)).rename(tmp_path / "put-aside")
+        assert storage.reopen(1).damaged, "nothing tells any more where its records are"
+        named.rename(Path(state_path(copy)))
+        assert storage.reopen(1).failed is None
+        assert storage.partition(1).read_range(0, 100) == journaled.acknowledged[1]
     assert not is_marked(copy)
 
 

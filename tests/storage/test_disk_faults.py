@@ -298,6 +298,36 @@ def test_after_a_flush_that_failed_while_it_is_mended_nothing_is_read(
         assert (partition.max_transaction_id, type(partition.failed)) == (-1, SyncFailedError)
 
 
+@pytest.mark.parametrize("when", ["opened", "appended"])
+def test_after_a_flush_that_failed_the_next_process_writes_the_last_segment_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its own flush does not fail any more: what is in memory only counted as durable, and was gone after a power loss."""
+    build_directory(tmp_path, {0: 20, 1: 20})
+    with contextlib.ExitStack() as stack:
+        if when == "opened":
+            stack.enter_context(failing(monkeypatch, SYNCS, errno.EIO, 0, lambda path: f"/0/{segment_name(0)}" in path))
+        storage = stack.enter_context(opened(tmp_path, StorageOptions()))
+        if when == "appended":
+            stack.enter_context(failing(monkeypatch, SYNCS, errno.EIO, 0, lambda path: f"/0/{segment_name(0)}" in path))
+            with pytest.raises(SyncFailedError):
+                storage.partition(0).append(make_records(1, first=20))
+        assert isinstance(storage.partition(0).failed, SyncFailedError)
+    size = data_path(tmp_path).stat().st_size
+    for again in (True, False):
+        with recording() as changes, opened(tmp_path, StorageOptions()) as storage:
+            assert storage.partition(0).failed is None
+        of_data = [(one.kind, one.offset) for one in changes if one.path == data_path(tmp_path)]
+        assert of_data[: 2 * again] == [("write", 0), ("sync", 0)][: 2 * again]
+        assert ("write" in dict(of_data)) is again
+        if again:
+            (written,) = (one.data for one in changes if one.path == data_path(tmp_path) and one.kind == "write")
+            assert len(written or b"") == size
+            renamed = [one for one in changes if one.target == data_path(tmp_path).with_suffix(".idx")]
+            assert len(renamed) == 1
+        assert not [one for one in changes if one.path.parent.name == "1" and one.kind == "write"]
+
+
 @pytest.mark.parametrize("info_damaged", [False, True])
 def test_a_file_that_this_user_may_not_write_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info_damaged: bool

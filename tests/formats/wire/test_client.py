@@ -73,6 +73,11 @@ DOCUMENTED: list[tuple[int, Any, str]] = [
         client.TransactionDataResponse(ID, 0, client.TransactionRefused("x")),
         f"4c 0004 0000001f 07 {R} 0000000000000000 00 00000001 78",
     ),
+    (
+        4,
+        client.TransactionDataResponse(ID, 0, client.TransactionRefused(None)),
+        f"4c 0004 0000001e 07 {R} 0000000000000000 00 ffffffff",
+    ),
     (4, client.FlushRequest(ID), f"4c 0004 00000011 08 {R}"),
     (4, client.FlushResponse(ID, 8), f"4c 0004 00000019 09 {R} 0000000000000008"),
     (4, client.LockFailure(ID, 8), f"4c 0004 00000019 0a {R} 0000000000000008"),

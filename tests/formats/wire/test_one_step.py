@@ -53,7 +53,7 @@ def said(text: str) -> str:
 
 
 def test_the_numbers_of_the_protocols() -> None:
-    assert Limits() == DEFAULT_LIMITS == Limits(1 << 18, 64 << 20, 64 << 20, 1 << 16)
+    assert Limits() == DEFAULT_LIMITS == Limits(1 << 18, 64 << 20, 64 << 20, 1 << 16, 1 << 20)
     assert (frame.MAX_FRAME_BODY, frame.DEFAULT_MAX_BODY) == (2**31 - 1, 64 << 20)
     assert bytes((Magic.HELLO, Magic.STORAGE, Magic.ADMIN, Magic.CLIENT)) == b"HSAL"
     assert (storage.STORAGE_VERSIONS, admin.ADMIN_VERSIONS, hello.HELLO_VERSION) == ((0,), (0, 1), 0)
@@ -150,7 +150,13 @@ def test_a_list_is_refused_before_its_elements_when_they_cannot_be_there(schema:
     assert schema.parse(body) == (shortest, shortest)
     with pytest.raises(MessageError, match=said(f"{what}: the count 2 cannot be, {2 * size - 1} bytes are left")):
         schema.parse(body[:-1])
-    limit = {"records": "max_records", "record headers": "max_records"}.get(what, "max_list")
+    limits = {
+        "records": "max_records",
+        "record headers": "max_records",
+        "versions": "max_list",
+        "stack trace": "max_list",
+    }
+    limit = limits.get(what, "max_partitions")
     assert schema.parse(body, limits=Limits(**{limit: 2}))
     with pytest.raises(MessageError, match=said(f"{what}: the count 2 is above the 1 that are accepted here")):
         schema.parse(body, limits=Limits(**{limit: 1}))
