@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from construct import Array, Bytes, Int32sb, Int32ub, Int64sb, Struct
@@ -481,14 +481,34 @@ def decode_control(data: Buffer) -> ControlFile:
     """
     if len(data) < CONTROL_HEADER.size:
         raise ValueError(f"a control file has at least {CONTROL_HEADER.size} bytes, here are {len(data)}")
+    header, layout, count, fits, extended = _framed(data)
+    infos = tuple(PartitionInfo.decode(layout, p, data, layout.info_offset(p)) for p in range(count))
+    return ControlFile(layout, header, infos, len(data), fits, extended)
+
+
+def decode_infos(data: Buffer, wanted: Iterable[int]) -> dict[int, PartitionInfo]:
+    """The infos of some partitions, as `decode_control` decodes them; without those that are not in the file.
+
+    Takes a time that grows with how many are wanted.  Raises ValueError for fewer than 128 bytes.
+    """
+    if len(data) < CONTROL_HEADER.size:
+        raise ValueError(f"a control file has at least {CONTROL_HEADER.size} bytes, here are {len(data)}")
+    _, layout, count, _, _ = _framed(data)
+    return {
+        number: PartitionInfo.decode(layout, number, data, layout.info_offset(number))
+        for number in wanted
+        if 0 <= number < count
+    }
+
+
+def _framed(data: Buffer) -> tuple[ControlHeader, Layout, int, bool, bool]:
+    """Header and layout, how many infos there are, whether the length fits a layout, and whether the file is an extended one."""
     header = ControlHeader.decode(data)
     fitting = layout_of(len(data), header.num_partitions)
     extended = fitting is Layout.RELEASED and _is_extended(data, header.num_partitions)
     layout = Layout.DOCUMENTED if extended else fitting or _likely_layout(data)
     held = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, MAX_PARTITIONS)
-    count = header.num_partitions if extended else held
-    infos = tuple(PartitionInfo.decode(layout, p, data, layout.info_offset(p)) for p in range(count))
-    return ControlFile(layout, header, infos, len(data), fitting is not None, extended)
+    return header, layout, header.num_partitions if extended else held, fitting is not None, extended
 
 
 def initial_control(layout: Layout, cluster_key: uuid.UUID, num_partitions: int, created: int) -> ControlFile:

@@ -54,6 +54,7 @@ from waltzctl.engine.durable.manifest import (
     unusable,
     write_entry,
 )
+from waltzctl.engine.durable.regular import FileNumbers, file_numbers
 from waltzctl.engine.durable.relocation import settle_relocations
 from waltzctl.engine.durable.restore import (
     Way,
@@ -71,6 +72,8 @@ from waltzctl.formats.adapters import format_time
 
 UNSETTLED = "unsettled"
 """Name of an empty file in an entry: the state in the manifest may not be durable."""
+_OVER: dict[str, tuple[FileNumbers | None, int]] = {}
+"""Manifests that this process read, of entries that are neither interrupted nor in preparation: the file, and the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +97,19 @@ class Store:
         return DirectoryLock.acquire(storage, control)
 
 
-def _entry_directories(storage: Path) -> list[Path]:
+def _entry_names(storage: Path) -> list[str]:
     try:
         names = os.listdir(quarantine_directory(storage))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise DiskReadError(quarantine_directory(storage), None, error, doing="list") from error
-    return [quarantine_directory(storage) / name for name in sorted(names) if entry_name_valid(name)]
+    return sorted(name for name in names if entry_name_valid(name))
+
+
+def _entry_directories(storage: Path) -> list[Path]:
+    above = quarantine_directory(storage)
+    return [above / name for name in _entry_names(storage)]
 
 
 def _all_entries(storage: Path, store: Store) -> list[QuarantineEntry]:
@@ -110,6 +118,30 @@ def _all_entries(storage: Path, store: Store) -> list[QuarantineEntry]:
 
 def _in_order(entries: Iterable[QuarantineEntry | None]) -> list[QuarantineEntry]:
     return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.number)
+
+
+def _look_back(storage: Path, store: Store) -> tuple[int, list[QuarantineEntry]]:
+    """The highest number of an entry, 0 where there is none, and the interrupted entries, oldest first.
+
+    Entries that are over are not read again while their manifests are the same files: after a power failure a node may have
+    to mend thousands of partitions, one after the other, each with an entry of its own.  Raises as `list_entries`.
+    """
+    above = quarantine_directory(storage)
+    place, highest, left = os.fspath(above), 0, []
+    for name in _entry_names(storage):
+        manifest = f"{place}/{name}/{MANIFEST}"
+        numbers, known = file_numbers(manifest), _OVER.get(manifest)
+        if known is None or known[0] != numbers:
+            entry = read_entry(above / name, store.state_files)
+            if entry is None:
+                continue
+            known = numbers, entry.number
+            if entry.state in INTERRUPTED:
+                left.append(entry)
+            elif entry.state is not RepairState.PREPARING:
+                _OVER[manifest] = known
+        highest = max(highest, known[1])
+    return highest, _in_order(left)
 
 
 def list_entries(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
@@ -168,11 +200,12 @@ def apply_edits(
     groups, moves = check_edits(storage, edits, store.state_files)
     if not groups and not moves:
         raise ValueError("there is nothing to do")
-    if left := interrupted(storage, store):
+    number, left = _look_back(storage, store)
+    if left:
         raise RefusedError(f"{storage}: the repair {left[0].id} was interrupted", advice="take it back with undo first")
     check_space(storage, groups)
     journal.check(storage)
-    entry = _make_entry(storage, store, command, arguments, plan_hash)
+    entry = _make_entry(storage, number + 1, command, arguments, plan_hash)
     try:
         write_entry(entry)  # before any copy: an entry with copies always has a manifest
         _unsettle(entry.path)
@@ -191,7 +224,7 @@ def apply_edits(
         raise
 
 
-def _make_entry(storage: Path, store: Store, command: str, arguments: Sequence[str], plan_hash: str) -> QuarantineEntry:
+def _make_entry(storage: Path, number: int, command: str, arguments: Sequence[str], plan_hash: str) -> QuarantineEntry:
     directory = quarantine_directory(storage)
     for path in (directory.parent, directory):
         if not path.is_dir():
@@ -199,10 +232,9 @@ def _make_entry(storage: Path, store: Store, command: str, arguments: Sequence[s
         disk.sync_directory(path.parent)  # always: the process that made it may have died before this
     now = disk.now_ms()
     stem = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now // 1000))}-{command}"
-    taken = {path.name for path in _entry_directories(storage)}
-    further = (f"{stem}-{number}" for number in itertools.count(2))
+    taken = {*_entry_names(storage)}
+    further = (f"{stem}-{count}" for count in itertools.count(2))
     name = next(name for name in itertools.chain([stem], further) if name not in taken)
-    number = 1 + max((entry.number for entry in _all_entries(storage, store)), default=0)
     path = directory / name
     disk.make_directory(path)
     disk.sync_directory(directory)

@@ -34,7 +34,9 @@ from waltzctl.formats.control import (
     MAX_PARTITIONS,
     ControlFile,
     Layout,
+    PartitionInfo,
     decode_control,
+    decode_infos,
 )
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
 
@@ -292,12 +294,23 @@ def _listing_errors(path: PurePath) -> Iterator[None]:
 
 def read_control(path: PurePath) -> ControlFile | None:
     """Decode a control file; None when it is missing or shorter than its header.  Raises DiskReadError."""
+    data = _control_bytes(path)
+    return None if data is None else decode_control(data)
+
+
+def read_infos(path: PurePath, partitions: Iterable[int]) -> dict[int, PartitionInfo]:
+    """Some partitions' infos in a control file; none of a file that `read_control` does not decode.  Raises DiskReadError."""
+    data = _control_bytes(path)
+    return {} if data is None else decode_infos(data, partitions)
+
+
+def _control_bytes(path: PurePath) -> bytes | None:
     limit = Layout.RELEASED.file_size(MAX_PARTITIONS) + 1
     try:
         data = places.read_range(path, 0, limit)
     except FileNotFoundError:
         return None
-    return decode_control(data) if len(data) >= CONTROL_HEADER.size else None
+    return data if len(data) >= CONTROL_HEADER.size else None
 
 
 def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> StorageView:

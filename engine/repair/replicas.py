@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,14 +24,14 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import SegmentView, TargetKind, read_segment_header, resolve, view_storage
+from waltzctl.engine.log.view import SegmentView, TargetKind, read_segment_header, resolve, view_partition, view_storage
 from waltzctl.engine.repair.content import Content, FileSpan
 from waltzctl.engine.repair.survey import open_hint
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.control import ControlFile
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import (
     CHECKSUM,
     ENTRY_SIZE,
@@ -130,11 +131,18 @@ class ReplicaSegments:
     def segments(self, partition: int) -> list[_Segment]:
         """The segments of a partition, in order.  Raises DiskReadError."""
         if partition not in self._segments:
-            directory = view_storage(self.path, (partition,)).partitions.get(partition)
-            found = directory.data_segments if directory is not None else ()
-            usable = (self._usable(segment, partition) for segment in found)
+            usable = (self._usable(segment, partition) for segment in self._listed(partition))
             self._segments[partition] = [one for one in usable if one is not None]
         return self._segments[partition]
+
+    def _listed(self, partition: int) -> tuple[SegmentView, ...]:
+        """From the partition's directory alone: to list the whole replica for each partition would take their number squared."""
+        try:
+            return view_partition(self.path / str(partition), partition).data_segments
+        except NotWaltzError:
+            if not places.still_named(self.path / CONTROL_FILE_NAME):  # the replica itself is gone
+                raise
+            return ()
 
     def _usable(self, view: SegmentView, partition: int) -> _Segment | None:
         header = read_segment_header(view.data)
@@ -150,7 +158,7 @@ class ReplicaSegments:
     def _holding(self, partition: int, transaction_id: int) -> tuple[_Segment, int | None] | None:
         """The segment that should hold an id, and the first id of the next segment (None: the last one); None when none does."""
         segments = self.segments(partition)
-        place = sum(segment.first <= transaction_id for segment in segments) - 1
+        place = bisect_right(segments, transaction_id, key=lambda segment: segment.first) - 1
         if place < 0:
             return None
         return segments[place], segments[place + 1].first if place + 1 < len(segments) else None

@@ -35,15 +35,18 @@ class Witnesses:
 
     def before(self, part: RepairedSegment | None, first: int) -> WitnessRecord | None:
         """The last witness in a segment, before its torn tail and with an id below `first`; else in the segments before it."""
-        while part is not None:
-            found = part.survey
-            if found is not None:
-                loss = found.losses[-1] if found.losses and found.losses[-1].end >= found.end else None
-                if loss is not None:
-                    return _below(self._in_front(part, loss), first)
-                if found.next_id > found.begins:
-                    return _below(_witness(part, found.last, found.next_id - 1), first)
-            part = self._neighbour(part, behind=False)
+        for one in self._onwards(part, behind=False):
+            found = one.survey
+            if found is None:
+                continue
+            loss = found.losses[-1] if found.losses and found.losses[-1].end >= found.end else None
+            if loss is not None:
+                begin, _ = self._rows_of(one)[loss.offset]
+                if begin.offset > HEADER_SIZE:
+                    return _below(_witness(one, begin.before, begin.first - 1), first)
+                first = min(first, begin.first)  # nothing of the segment is intact
+            elif found.next_id > found.begins:
+                return _below(_witness(one, found.last, found.next_id - 1), first)
         return None
 
     def behind(self, part: RepairedSegment | None, stop: int) -> WitnessRecord | None:
@@ -56,31 +59,45 @@ class Witnesses:
     def _in_front(self, part: RepairedSegment, loss: Loss) -> WitnessRecord | None:
         first, _ = self._rows_of(part)[loss.offset]
         if first.offset == HEADER_SIZE:
-            return self.before(self._neighbour(part, behind=False), first.first)
+            return self.before(self._neighbour(part), first.first)
         return _witness(part, first.before, first.first - 1)
 
     def _at(self, part: RepairedSegment, offset: int, number: int, least: int) -> WitnessRecord | None:
         """The record at `offset`, where id `number` is expected, or the next witness; None for an id below `least`."""
-        assert part.survey is not None
-        last = self._rows_of(part).get(offset)
-        if last is not None:
-            offset, stop = last[1].end, last[1].stop
-            if stop is None:
-                return self.behind(self._neighbour(part, behind=True), max(least, number))
-            number = stop
-        if offset >= part.survey.end:
-            return self.behind(self._neighbour(part, behind=True), max(least, number))
-        found = _witness(part, offset, number)
-        return found if found is not None and found.transaction_id >= least else None
+        for one in self._onwards(part, behind=True):
+            assert one.survey is not None
+            if one is not part:
+                offset, number = HEADER_SIZE, one.survey.begins
+            row = self._rows_of(one).get(offset)
+            stop = number if row is None else row[1].stop
+            if row is not None:
+                offset = row[1].end
+            if stop is None or offset >= one.survey.end:
+                least = max(least, number if stop is None else stop)
+                continue
+            found = _witness(one, offset, stop)
+            return found if found is not None and found.transaction_id >= least else None
+        return None
 
-    def _neighbour(self, part: RepairedSegment, *, behind: bool) -> RepairedSegment | None:
-        """The next surveyed segment in one direction."""
+    def _onwards(self, part: RepairedSegment | None, *, behind: bool) -> Iterator[RepairedSegment]:
+        """A segment (None: none), then the surveyed ones in one direction, the nearest first.
+
+        Thousands in a row may have no intact record: whoever asks goes through them in a loop, and lists them once.
+        """
+        if part is None:
+            return
+        yield part
         near = [
             one
             for one in self.context.segments
             if one.survey is not None and (one.first > part.first if behind else one.first < part.first)
         ]
-        return (min if behind else max)(near, key=lambda one: one.first, default=None)
+        yield from sorted(near, key=lambda one: one.first, reverse=not behind)
+
+    def _neighbour(self, part: RepairedSegment) -> RepairedSegment | None:
+        """The surveyed segment before this one."""
+        near = (one for one in self.context.segments if one.survey is not None and one.first < part.first)
+        return max(near, key=lambda one: one.first, default=None)
 
     def _rows_of(self, part: RepairedSegment) -> dict[int, Row]:
         """The row of each loss of a segment, by its offset."""

@@ -12,11 +12,11 @@ from waltzctl.engine.durable import disk, quarantine
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, Marks, PartitionLeft, QuarantineEntry, partitions_of
 from waltzctl.engine.errors import NotWaltzError
-from waltzctl.engine.log.view import PartitionView, read_control, view_partition
+from waltzctl.engine.log.view import PartitionView, read_control, read_infos, view_partition
 from waltzctl.engine.storage.availability_marks import AVAILABILITY_FILE_NAME
 from waltzctl.engine.storage.journal_state import STATE_NAME as JOURNAL_STATE_NAME
 from waltzctl.engine.storage.loss_ledger import LEDGER_NAME
-from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, PartitionInfo
 from waltzctl.formats.fence import FENCE_FILE_NAME
 
 
@@ -46,10 +46,12 @@ def _infos_touched(file: KeptFile, control: ControlFile) -> Iterator[int]:
 
 def partition_states(entry: QuarantineEntry) -> tuple[PartitionLeft, ...]:
     """The present state of the partitions that an entry touches.  Raises DiskReadError."""
-    control = read_control(entry.storage / CONTROL_FILE_NAME)
+    numbers = sorted(concerned(entry))
+    # only theirs: a node that mends thousands of partitions asks for each of them
+    infos = read_infos(entry.storage / CONTROL_FILE_NAME, numbers)
     return tuple(
-        PartitionLeft(number, marks_of(control, number), tuple(sorted(file_sizes(entry.storage, number).items())))
-        for number in sorted(concerned(entry))
+        PartitionLeft(number, _marks(infos.get(number)), tuple(sorted(file_sizes(entry.storage, number).items())))
+        for number in numbers
     )
 
 
@@ -57,7 +59,11 @@ def marks_of(control: ControlFile | None, partition: int) -> Marks | None:
     """Session and marks in force; None where there are none."""
     if control is None or partition >= len(control.partitions):
         return None
-    current = control.partitions[partition].current_struct
+    return _marks(control.partitions[partition])
+
+
+def _marks(info: PartitionInfo | None) -> Marks | None:
+    current = None if info is None else info.current_struct
     return None if current is None else current.marks
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from tests.repair.trees import recording
 from waltzctl.engine.durable import disk, quarantine
 from waltzctl.engine.durable.disk import Change
-from waltzctl.engine.durable.edits import Cut, MoveDirectory, Remove, Replace
+from waltzctl.engine.durable.edits import Cut, MoveDirectory, Overwrite, Remove, Replace
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import (
     INTERRUPTED,
@@ -23,6 +24,7 @@ from waltzctl.engine.durable.manifest import (
     QuarantineEntry,
     RepairState,
     quarantine_directory,
+    read_entry,
     write_entry,
 )
 from waltzctl.engine.durable.quarantine import (
@@ -158,6 +160,32 @@ def test_no_number_is_given_twice_where_an_earlier_entry_was_moved_away(storage:
     third = run(storage, Cut(storage / "0" / "c", 4))
     assert (second.number, third.number) == (2, 3)
     assert list_entries(storage, STORE) == (second, third)
+
+
+def test_what_is_over_is_read_once_and_again_when_it_was_changed(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every repair read all earlier ones twice: a node took 18 seconds to start where it had to mend 500 partitions."""
+    read: list[str] = []
+
+    def heard(path: Path, state_files: Collection[str]) -> QuarantineEntry | None:
+        read.append(path.name)
+        return read_entry(path, state_files)
+
+    monkeypatch.setattr(quarantine, "read_entry", heard)
+    done = [run(storage, Overwrite(storage / "0" / "a", 0, bytes((count,)))) for count in range(20)]
+    assert [one.number for one in done] == [*range(1, 21)]
+    assert len(read) == 19
+    again = [replace(done[3], number=70), replace(done[5], state=RepairState.UNDOING)]
+    write_entry(again[0])
+    assert run(storage, Overwrite(storage / "0" / "a", 0, b"x")).number == 71
+    write_entry(again[1])
+    with pytest.raises(RefusedError, match=f"the repair {done[5].id} was interrupted"):
+        run(storage, Overwrite(storage / "0" / "a", 0, b"y"))
+    manifest = done[7].path / MANIFEST
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    with pytest.raises(DamageError):
+        run(storage, Overwrite(storage / "0" / "a", 0, b"z"))
 
 
 def test_entries_are_in_the_order_of_their_numbers(storage: Path) -> None:

@@ -1704,8 +1704,8 @@ _REPAIR = (
     Equivalent(
         "engine/repair/witnesses.py",
         "Witnesses._at",
-        "if offset >= part.survey.end:",
-        "if offset >= (part.survey.end) - 1:",
+        "if stop is None or offset >= one.survey.end:",
+        "if stop is None or offset >= (one.survey.end) - 1:",
         "no record stands in the last byte",
     ),
     Equivalent(

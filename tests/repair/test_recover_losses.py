@@ -413,6 +413,19 @@ def test_an_empty_last_segment_is_compared_by_the_record_in_front_of_it(scene: S
     assert scene.intact_ids() == list(range(MARK + 1))
 
 
+def test_hundreds_of_segments_without_an_intact_record_come_back_from_a_replica(tmp_path: Path) -> None:
+    """The witnesses of their losses were looked for by calls within calls: 500 such segments ended with a traceback."""
+    count = 500
+    for name in ("here", "there"):
+        build_directory(tmp_path / name, {0: [make_records(1, first=one, size=9) for one in range(count)]})
+    for one in range(1, count - 1):
+        flip(tmp_path / "here" / "0" / segment_name(one), HEADER_SIZE + 10)
+    (tmp_path / "here" / "0" / segment_name(count // 2)).unlink()
+    repair = plan_recover(tmp_path / "here", replicas=[tmp_path / "there"])
+    assert (len(repair.plan.steps), repair.plan.undecided) == (count - 2, ())
+    assert "restore-record" not in actions(plan_recover(tmp_path / "here"))
+
+
 def test_a_replica_that_is_damaged_in_the_same_place_proves_nothing(scene: Scene) -> None:
     scene.flip(60)
     flip(scene.replica / "0" / segment_name(50), scene.offset(60) + 9)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from uuid import UUID
 
 import pytest
 
 from tests.builders import build_directory, make_records, write_segment
+from waltzctl.engine.errors import NotWaltzError
+from waltzctl.engine.log.local_access import LocalAccess
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair import replicas
 from waltzctl.engine.repair.content import Content, LiteralBytes
@@ -401,3 +404,30 @@ def test_the_end_of_a_segment_is_the_end_of_a_run(tmp_path: Path) -> None:
     assert found.runs(0, 8, 13) is None
     assert found.record(0, 10) is None
     assert open_replicas([], root, read_control(root / "waltz-storage.ctl")) == ()  # type: ignore[arg-type]
+
+
+def test_the_work_grows_with_the_partitions_and_not_with_their_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each partition was looked for in the whole replica: 3,000 damaged ones took minutes."""
+    listed: list[str] = []
+    names = LocalAccess.names
+
+    def heard(self: LocalAccess, path: PurePath) -> list[str]:
+        found = names(self, path)
+        listed.extend(found)
+        return found
+
+    replica = opened(build_directory(tmp_path / "r", dict.fromkeys(range(40), 2)))
+    monkeypatch.setattr(LocalAccess, "names", heard)
+    assert all(replica.record(number, 1) for number in range(40))
+    assert len(listed) == 40 * 2
+
+
+def test_a_replica_without_the_partition_holds_nothing_and_one_that_is_gone_is_told(replica: ReplicaSegments) -> None:
+    assert replica.segments(1) == []
+    (Path(replica.path) / "2").write_bytes(b"a file")
+    assert replica.segments(2) == []
+    shutil.rmtree(replica.path)
+    with pytest.raises(NotWaltzError, match="no such directory"):
+        replica.segments(3)

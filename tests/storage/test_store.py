@@ -12,7 +12,8 @@ from tests.storage.support import LAYOUTS, data_path
 from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, PartitionLeft, QuarantineEntry, RepairState
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.storage.store import STATE_FILES, concerned, file_sizes, marks_of, partition_states, view_or_empty
-from waltzctl.formats.control import Layout
+from waltzctl.formats.checksums import Buffer
+from waltzctl.formats.control import Layout, PartitionInfo
 from waltzctl.formats.segment import index_name, segment_name
 
 CONTROL = "waltz-storage.ctl"
@@ -124,3 +125,25 @@ def test_what_a_repair_may_change_of_our_own_state() -> None:
         ".waltzctl/accepted-losses",
         ".waltzctl/commit-journal.json",
     } == STATE_FILES
+
+
+def test_the_state_of_one_partition_is_read_without_the_infos_of_all_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of thousands of repairs, one for each partition, decoded the whole control file."""
+    storage = build_directory(tmp_path / "s", {2: 4}, num_partitions=300)
+    read: list[int] = []
+    decode = PartitionInfo.decode
+
+    def heard(layout: Layout, partition: int, data: Buffer, offset: int) -> PartitionInfo:
+        read.append(partition)
+        return decode(layout, partition, data, offset)
+
+    monkeypatch.setattr(PartitionInfo, "decode", heard)
+    (found,) = partition_states(entry(storage, files=(KeptFile(f"2/{segment_name(0)}", None, None),)))
+    assert (found.marks, read) == ((3, 1, 1), [2])
+    (beyond,) = partition_states(entry(storage, files=(KeptFile(f"300/{segment_name(0)}", None, None),)))
+    assert beyond.marks is None
+    (storage / CONTROL).write_bytes(b"x" * 127)
+    (short,) = partition_states(entry(storage, files=(KeptFile(f"2/{segment_name(0)}", None, None),)))
+    assert short.marks is None
