@@ -19,11 +19,14 @@ from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PlannedPiece, PreviousSection, SectionPlan, SourceChangedError
 from waltzctl.engine.backup.source_files import (
     SourceDirectory,
+    absent,
     check_left_alone,
     check_not_replaced,
     check_unchanged,
     check_written_back,
     lacks,
+    lacks_nothing_new,
+    local_mark,
     look_at,
     plan_partition,
     plan_storage,
@@ -166,18 +169,23 @@ class _Creation:
     def _run(self, workers: ThreadPoolExecutor) -> BackupHead:
         source = self._source
         previous = self._writer.previous()
-        lacking = lacks(source)
         storage = self._planned(None, previous)
         plans = [self._planned(number, previous) for number in source.partitions]
+        head = self._writer.previous_head
+        doubtful = absent(source) | {
+            number
+            for number, plan in zip(source.partitions, plans, strict=True)
+            if head is None or head.damaged or not lacks_nothing_new(source, number, plan, previous.get(number))
+        }
+        lacking = lacks(source, doubtful)
         self._progress.start("backing up", sum(one.size for plan in (storage, *plans) for one in plan.pieces))
         sections = [
             self._take(number, plan, previous, workers) for number, plan in zip(source.partitions, plans, strict=True)
         ]
         own = self._take(None, storage, previous, workers)
         if lacking and source.live:
-            lacking &= lacks(
-                source
-            )  # a partition that came or went as it was looked at lacks nothing when it is looked at again
+            # a partition that came or went as it was looked at lacks nothing when it is looked at again
+            lacking &= lacks(source, doubtful)
         header = None if source.control is None else source.control.header
         return self._writer.commit(
             sections,
@@ -242,12 +250,8 @@ class _Creation:
             again = any(one.path == last for one in planned.ranges)
             if again and self._writer.sealer.digest(self._content(planned)) != piece.digest:
                 raise SourceChangedError(f"{last}: it was cut while it was read")
-        control = self._source.control
-        current = (
-            None if control is None or number >= len(control.partitions) else control.partitions[number].current_struct
-        )
         end = -1 if plan.last is None else plan.last
-        mark = -1 if current is None else current.local_low_water_mark
+        mark = local_mark(self._source, number)
         if end < mark and not plan.damaged:
             raise SourceChangedError(
                 f"{self._source.path / str(number)}: it ends at transaction {end}, and its mark was {mark}"

@@ -16,6 +16,7 @@ records; such a directory is refused until its journal has been written back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -59,6 +60,10 @@ class SourceDirectory:
     left_out: frozenset[str] = frozenset({LOCK})
     wanted: frozenset[int] | None = None
 
+    def takes_partition(self, number: int) -> bool:
+        """Whether a partition is to be backed up."""
+        return self.wanted is None or number in self.wanted
+
     def takes(self, name: str) -> bool:
         """Whether a file or directory is backed up.  Temporary files of a live directory are not: they are incomplete."""
         return name not in self.left_out and not (self.live and name.endswith(TEMPORARY_SUFFIX))
@@ -93,18 +98,49 @@ Lack = tuple[Code, int | None, int | None, int | None]
 """Code, partition, segment and first transaction of a loss."""
 
 
-def lacks(source: SourceDirectory) -> frozenset[Lack]:
-    """What the logs of the partitions lack, as `status` tells it: a directory, segments, an end that was acknowledged.
+def lacks(source: SourceDirectory, partitions: Collection[int]) -> frozenset[Lack]:
+    """What the logs of these partitions lack, as `status` tells it: a directory, segments, an end that was acknowledged.
 
-    Also those of partitions without a directory, of which nothing is read.  Raises DiskReadError, FileNotFoundError.
+    Raises DiskReadError, FileNotFoundError.
     """
-    found = storage_status(source.path, source.wanted)
+    found = storage_status(source.path, partitions) if partitions else None
     return frozenset(
         (one.code, one.partition, one.segment, one.transaction_id)
-        for partition in found.partitions
+        for partition in ([] if found is None else found.partitions)
         for one in partition.findings
         if one.severity is Severity.DAMAGE and one.code in LOSS_CODES
     )
+
+
+def absent(source: SourceDirectory) -> frozenset[int]:
+    """The partitions without a directory, of those that are to be backed up."""
+    infos = () if source.control is None else source.control.infos
+    return frozenset(one.partition for one in infos if source.takes_partition(one.partition)) - {*source.partitions}
+
+
+def lacks_nothing_new(
+    source: SourceDirectory, number: int, plan: SectionPlan, previous: PreviousSection | None
+) -> bool:
+    """Whether a partition that lacked nothing in its previous backup lacks nothing now, of whose files none is read for that.
+
+    They are the same, and hold its mark.
+    """
+    if previous is None:
+        return False
+    there, before = (
+        {(one.name, one.size, one.modified_ns, one.inode) for one in files}
+        for files in (plan.files, previous.section.files)
+    )
+    return there == before and local_mark(source, number) <= (-1 if plan.last is None else plan.last)
+
+
+def local_mark(source: SourceDirectory, number: int) -> int:
+    """The local low-water mark in force in the control file that is backed up; -1 where there is none."""
+    control = source.control
+    current = (
+        None if control is None or number >= len(control.partitions) else control.partitions[number].current_struct
+    )
+    return -1 if current is None else current.local_low_water_mark
 
 
 def check_written_back(source: SourceDirectory) -> None:
