@@ -71,11 +71,14 @@ class CallsInFlight:
         return calls.values()
 
     def expire(self, now: float, heard: float) -> Iterator[CallInFlight]:
-        """End the calls that missed their deadline, one after the other."""
+        """End the calls that missed their deadline, one after the other, each when the caller has failed it.
+
+        An error of the caller's (MemoryError) leaves its call in flight.
+        """
         for sequence in [one for one, call in self._calls.items() if call.deadline(heard) <= now]:
-            call = self._calls.pop(sequence)
+            yield self._calls[sequence]
             self._expired.add(sequence)
-            yield call
+            del self._calls[sequence]
 
     def next_deadline(self, heard: float) -> float:
         """Loop time of the earliest deadline; there is a call."""

@@ -418,6 +418,15 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
 
     def _sweep(self) -> None:
         self._sweep_timer = None
+        try:
+            self._end_late_calls()
+        except MemoryError:  # nothing else ends them
+            if self._error is None:
+                self._schedule_sweep(self.timeout)
+            raise
+
+    def _end_late_calls(self) -> None:
+        """Fail the calls that missed their deadline, end a connection that gives no answers, and look again later."""
         now = self._loop.time()
         late = silent = False
         for call in self._calls.expire(now, self._heard):

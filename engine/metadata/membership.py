@@ -155,7 +155,8 @@ class Membership:
 
         async def look() -> None:
             nonlocal reported
-            assert self._lost is not None, "it registered"
+            if self._lost is None:
+                raise _DescriptorGoneError("this server did not register again", "it is among the servers")
             if self._lost.done():
                 raise _DescriptorGoneError(self._lost.result(), "the metadata answers again")
             now = await self._read_assignment()
@@ -167,8 +168,8 @@ class Membership:
             nonlocal reported
             match error:
                 case _DescriptorGoneError():
+                    reported = {}  # before, as it may be interrupted at any place
                     await self._close_and_register_again(assigned, str(error), error.until)
-                    reported = {}
                 case PeerError() | SessionLostError():
                     self._log.warning("%s", error)
                     await self._wait(PAUSE)
@@ -180,20 +181,19 @@ class Membership:
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a change or the loss of the session, at most `seconds`."""
-        assert self._lost is not None, "it registered"
         changed = asyncio.ensure_future(self._changed.wait())
-        either: set[asyncio.Future[Any]] = {changed, self._lost}
+        either: set[asyncio.Future[Any]] = {changed} if self._lost is None else {changed, self._lost}
         try:
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
 
     async def _close_and_register_again(self, assigned: Assigned, why: str, until: str) -> None:
-        """Close all partitions, and register again under the same id."""
+        """Close all partitions, and register again under the same id; it may be begun again after an error (MemoryError)."""
         assert self._descriptor is not None, "it registered"
         self._log.error("%s: every partition is closed until %s", why, until)
-        self._lost = None
         assigned({})
+        self._lost = None
         while True:
             try:
                 async with self._writes:

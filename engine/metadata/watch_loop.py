@@ -1,13 +1,14 @@
 """Following metadata with watches: read, wait for a change, read again, for as long as the task runs.
 
 A watch may be lost (with its session), and reading may fail for any reason.  So what is followed is also read again after a time
-without a change, and after every error.  The loop ends only when its task is cancelled, or by an error of `failed`, which whoever
-runs the task sees.
+without a change, and after every error.  The loop ends only when its task is cancelled, or by an error of `failed`
+that is no MemoryError, which whoever runs the task sees.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 PAUSE = 1.0
@@ -25,7 +26,7 @@ async def watch_loop(
 
     `changed`: what the watches set; it is cleared before each read, so that no change since then is missed.  `look`: read with
     such a watch, and report what is new.  `wait`: wait for `changed`, for a limited time.  `failed`: log an error of the two, and
-    pause.
+    pause; what a MemoryError kept it from, the next look has to lead to again.
     """
     while True:
         changed.clear()
@@ -33,4 +34,8 @@ async def watch_loop(
             await look()
             await wait()
         except Exception as error:  # for instance MemoryError: no other task follows the metadata
-            await failed(error)
+            try:
+                await failed(error)
+            except MemoryError:  # nothing can be said now, and the next look leads here again
+                with contextlib.suppress(MemoryError):
+                    await asyncio.sleep(PAUSE)

@@ -133,7 +133,10 @@ class Watchdog:
             self._last, self._anew = self._loop.time(), self._anew - 1
         when = self._last + self._seconds
         if when <= self._loop.time():
-            self._expired()
+            try:
+                self._expired()
+            except MemoryError:  # nothing else ends what is late
+                self._set_timer(self._loop.time() + self._seconds)
         else:
             self._set_timer(when)
 

@@ -5,7 +5,9 @@ For each partition it has
 - `decided`: the id up to which transactions were decided, and
 - `seen`: for each replica an anchor of the last record that was compared, which tells whether the replica still has that record.
 
-As JSON: ``{"version": 1, "partitions": {"0": {"decided": 41, "seen": {"/data/node-1": ANCHOR}}}, "keys": {...}}``.
+As JSON, where the anchors are numbered in the order of `places`, and `keys` has the key of each replica's cluster::
+
+    {"version": 1, "partitions": {"0": {"decided": 41, "seen": {"0": ANCHOR}, "places": ["/data/node-1"]}}, "keys": {...}}
 """
 
 from __future__ import annotations

@@ -94,10 +94,12 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
     if after > last:
         raise RefusedError(f"{target.storage}: partition {partition} ends at transaction {last}, before {after}")
     kept = _kept(data, after, target.storage / str(partition))
-    ends: list[int | None] = [*(segment.first_transaction_id for segment in segments[1:]), None]
-    for segment, end in reversed(list(zip(segments, ends, strict=False))):
+    ends = last
+    for segment in reversed(segments):
         if segment.first_transaction_id > (0 if kept is None else kept.first_transaction_id):
-            _remove(draft, segment, after, last if end is None else min(end - 1, last))
+            _remove(draft, segment, after, ends)
+        if segment.data is not None:  # an index alone ends no data file: its ids may be in the one before
+            ends = min(segment.first_transaction_id - 1, last)
     if kept is None and segments:
         _begin_anew(draft, view.control, partition)
     elif kept is not None:

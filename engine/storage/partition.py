@@ -121,7 +121,10 @@ class Partition:
         self._cluster_key: uuid.UUID = control.cluster_key
         self._write_lock = threading.RLock()
         self._active: ActiveSegment | None = None  # the last segment; None while quarantined
-        self._condition = condition
+        self._opened_in = condition
+        # set without need of memory: a moment without it must neither hide a failed sync nor keep the files open
+        self._failed: DiskWriteError | None = None  # the error of a write since
+        self._closed = False
         self._undo_ids: list[str] = []
         segments: tuple[SegmentExtent, ...] = ()
         following, lost_below = 0, None
@@ -143,17 +146,18 @@ class Partition:
     @property
     def condition(self) -> PartitionCondition:
         """Whether the partition can be written at present, and if not, why."""
-        return self._condition
+        condition = self._opened_in if self._failed is None else self._opened_in.after(self._failed)
+        return condition.at_rest() if self._closed else condition
 
     @property
     def quarantined(self) -> bool:
         """See `PartitionCondition.quarantined`; `findings` says why."""
-        return self._condition.quarantined
+        return self.condition.quarantined
 
     @property
     def damaged(self) -> bool:
         """See `PartitionCondition.damaged`; `findings` says by what."""
-        return self._condition.damaged
+        return self.condition.damaged
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -175,7 +179,7 @@ class Partition:
     @property
     def failed(self) -> DiskWriteError | None:
         """The error of the disk because of which writes are refused; None where there is none.  Opening it again clears it."""
-        return self._condition.error
+        return self.condition.error
 
     @property
     def session_id(self) -> int:
@@ -312,7 +316,7 @@ class Partition:
         """After a failed append: remove the batch, so that `following` is the next id again, or refuse all further writes."""
         if isinstance(error, SyncFailedError):
             self._fail(error)
-        elif self._condition.writable:
+        elif self.condition.writable:
             self._cut_failed_batch(following)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
@@ -435,14 +439,14 @@ class Partition:
         Raises CorruptRecordError, DiskReadError, DiskWriteError.
         """
         with self._write_lock:
-            if self._condition.quarantined:
+            if self.condition.quarantined:
                 self._log.hide_behind(acknowledged)
                 return
             try:
                 self.truncate(acknowledged)
             except BaseException as error:
                 self._log.hide_behind(acknowledged)
-                if self._condition.writable:
+                if self.condition.writable:
                     cause = OSError(errno.EIO, str(error))
                     self._fail(DiskWriteError(self.path, None, cause, doing="cut off what was not acknowledged in"))
                 raise
@@ -474,7 +478,7 @@ class Partition:
         active.cut_back()
 
     def _writable_segment(self) -> ActiveSegment:
-        condition = self._condition
+        condition = self.condition
         if condition.closed:
             raise RefusedError(f"{self.path}: partition {self.number} is closed")
         if condition.error is not None:
@@ -518,7 +522,7 @@ class Partition:
         return damage[0].message if damage else "damage was found"
 
     def _fail(self, error: DiskWriteError) -> DiskWriteError:
-        self._condition = self._condition.after(error)
+        self._failed = error
         if isinstance(error, SyncFailedError):
             with contextlib.suppress(DiskError):  # a copy that is in its place by now has nothing to do with it
                 self._control.check_in_place()
@@ -565,15 +569,15 @@ class Partition:
         Raises DiskWriteError.
         """
         with self._write_lock:
-            if self._condition.closed:
+            if self._closed:
                 return
             try:
-                if self._active is not None and self._condition.writable:
+                if self._active is not None and self.condition.writable:
                     self._renew_data_file(self._active)
                     self._leave_journal(self._active)
                     self._active.sync_index()
             finally:
-                self._condition = self._condition.at_rest()
+                self._closed = True
                 self._log.close()
                 if self._active is not None:
                     self._active.close()

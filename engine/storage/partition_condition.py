@@ -11,9 +11,10 @@ UNMENDED      no damage was found when it     every record; an error for each   
               was opened, and the disk or a   where it could not be examined,                         disk and permission
               permission kept it from being   or a sync failed                                        let it be mended
               made durable or mended
-DAMAGED       it was damaged, or could not    each record that can be           `Partition-           a repair, and opening
-              be read, when it was opened     verified; an error for what is    QuarantinedError`     it again
-                                              damaged or lost
+DAMAGED       it was damaged, or could not    each record that can be           `Partition-           a repair, or what could
+              be read, when it was opened     verified; an error for what is    QuarantinedError`     not be read being there
+                                              damaged or lost                                         again; and opening it
+                                                                                                      again
 ============  ==============================  ================================  ====================  ========================
 
 UNMENDED and DAMAGED begin only when a partition is opened, which is *quarantined* then: nothing changes its files.  WRITE_FAILED

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.client.peers import ADMIN_HELLO, STORAGE_HELLO, Bodies, Script, scripted, until_closed
 from tests.formats.settings import properties
 from tests.node.running import LOOPS, run
+from waltzctl.engine.client import client_connection
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import MAX_BODY, WRITE_BUFFER
 from waltzctl.engine.client.storage_client import StorageClient
@@ -272,6 +273,35 @@ def test_a_connection_from_which_nothing_comes_ends_with_its_deadline(patience: 
             if client.closed:
                 with pytest.raises(DeadlineError, match=f"nothing was heard for {SHORT:g} s"):
                     await client.max_transaction_id(3, 5)
+            await client.close()
+
+    run(work())
+
+
+def test_a_call_that_is_late_in_a_moment_without_memory_fails_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else would wake who waits for it."""
+    failed = list[bool]()
+
+    def no_memory_once(*given: str, **named: str) -> DeadlineError:
+        if not failed:
+            failed.append(True)
+            raise MemoryError
+        return DeadlineError(*given, **named)
+
+    async def work() -> None:
+        async with scripted(answers(lambda _: b"")) as address:
+            client = await connect(address, SHORT)
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            with monkeypatch.context() as patch:
+                patch.setattr(client_connection, "DeadlineError", no_memory_once)
+                sequence = client._connection.next_sequence()
+                frame = storage.encode(storage.MaxTransactionIdRequest(3, sequence, 5, False))
+                with pytest.raises(DeadlineError, match="no answer in time to the end"):
+                    async with asyncio.timeout(20 * SHORT):
+                        await client._connection.call(
+                            sequence, frame, storage.MaxTransactionIdResponse, "the end", timeout=SHORT / 4
+                        )
+            assert failed
             await client.close()
 
     run(work())

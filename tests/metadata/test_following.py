@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from waltzctl.engine.errors import PeerUnreachableError
-from waltzctl.engine.metadata import partition_sessions, server_directory
+from waltzctl.engine.metadata import partition_sessions, server_directory, watch_loop
 from waltzctl.engine.metadata.partition_sessions import follow_replicas
 from waltzctl.engine.metadata.server_directory import PartitionServer, ServerDirectory
 from waltzctl.formats.znodes import (
@@ -131,6 +131,37 @@ def test_a_moment_without_memory_while_news_are_waited_for_is_not_the_last_look_
 
     asyncio.run(test())
     assert looks == [0, 1]
+
+
+@pytest.mark.parametrize("follow", [replicas, servers])
+def test_a_moment_without_memory_as_a_failed_look_is_logged_is_not_the_last_look(
+    follow: Callable[[list[Callable[[], None]]], Following], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = list[str]()
+
+    async def happens_within(event: asyncio.Event, seconds: float) -> bool:
+        done.append("look")
+        raise asyncio.CancelledError if len(done) > 2 else PeerUnreachableError("the metadata", "gone")
+
+    def no_memory(*_: object, **__: object) -> None:
+        done.append("log")
+        raise MemoryError
+
+    async def read(_store: Any, _path: str, _kind: Any, changed: Callable[[], None]) -> tuple[NodeAssignment, int]:
+        return NodeAssignment(()), 0
+
+    monkeypatch.setattr(partition_sessions, "read_payload", read)
+    monkeypatch.setattr(LOG, "warning", no_memory)
+    monkeypatch.setattr(watch_loop, "PAUSE", 0.0)
+    for place in (server_directory, partition_sessions):
+        monkeypatch.setattr(place, "happens_within", happens_within)
+
+    async def test() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await follow([])
+
+    asyncio.run(test())
+    assert done == ["look", "log", "look"]
 
 
 @pytest.mark.parametrize(

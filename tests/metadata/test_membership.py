@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.metadata.stores import Stores
-from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, RefusedError
+from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata import membership as rooms
+from waltzctl.engine.metadata import watch_loop
 from waltzctl.engine.metadata.cluster_changes import add_node, create_cluster
 from waltzctl.engine.metadata.cluster_changes import assign as assign_nodes
 from waltzctl.engine.metadata.cluster_changes import unassign as unassign_nodes
@@ -359,6 +360,50 @@ def test_a_server_that_cannot_come_back_is_not_there_and_tries_again(
             assert not server.membership.present
         await server.until(lambda held: len(held) == 4)
         assert server.membership.present
+        await server.stop()
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("what", ["error", "_assigned", "warning", "info"])
+def test_a_moment_without_memory_while_a_server_comes_back_does_not_keep_it_away(
+    stores: Stores, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever of it fails: that it is not there is logged, its partitions are closed, and it tries until it is there again."""
+    monkeypatch.setattr(rooms, "PAUSE", 0.01)
+    monkeypatch.setattr(watch_loop, "PAUSE", 0.01)
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        server, failed = Server(await stores.open()), list[object]()
+        place: Any = server if what == "_assigned" else LOG
+        real, create = getattr(place, what), type(server.store).create
+
+        def fails_once(*given: Any, **named: Any) -> None:
+            if not failed and given != (held,):
+                failed.append(given)
+                raise MemoryError
+            real(*given, **named)
+
+        async def refuse_once(*given: Any, **named: Any) -> str:
+            if what == "warning" and not failed:
+                raise PeerUnreachableError("the metadata", "gone")
+            return await create(*given, **named)
+
+        held = dict.fromkeys(range(4), 1)
+        with monkeypatch.context() as patch:
+            if what == "_assigned":
+                patch.setattr(place, what, fails_once)
+            await server.start()
+            assert await server.until(lambda now: len(now) == 4) == held
+            patch.setattr(place, what, fails_once)
+            patch.setattr(type(server.store), "create", refuse_once)
+            told = len(server.told)
+            await end_session(stores, server.store)
+            async with asyncio.timeout(SOON):
+                while {} not in server.told[told:] or len(server.told[-1]) != 4:
+                    await asyncio.sleep(0.01)
+            assert len(failed) == 1
+            assert server.membership.present
         await server.stop()
 
     over(stores, test)

@@ -38,7 +38,7 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition.py",
-        "        elif self._condition.writable:\n            self._cut_failed_batch(following)",
+        "        elif self.condition.writable:\n            self._cut_failed_batch(following)",
         "        elif isinstance(error, DiskWriteError):\n            self._cut_failed_batch(following)",
         ("tests/storage/test_failures.py::test_an_interrupt_inside_an_append_leaves_nothing_of_it",),
         "a part of a batch whose later part is refused stays in the log",

@@ -218,3 +218,20 @@ def test_a_watchdog_of_a_loop_that_is_held_up_looks_again_three_times() -> None:
         assert barked == [1]
 
     simulate(work())
+
+
+def test_a_watchdog_that_had_no_memory_to_bark_barks_later() -> None:
+    async def work() -> None:
+        now = asyncio.get_running_loop().time
+        barked = list[float]()
+
+        def expired() -> None:
+            barked.append(now())
+            if len(barked) == 1:
+                raise MemoryError
+
+        with Watchdog(2.0, fed=lambda: False, expired=expired):
+            await asyncio.sleep(10)
+        assert barked == [2.0, 4.0]
+
+    simulate(work())

@@ -351,6 +351,16 @@ def test_a_truncation_cuts_behind_the_record_in_front_of_damage(d: Twelve) -> No
     assert told(plan_truncate(d.root, partition=0, after=5))[0] == "remove-segment 8.seg 8..8 [0+129] loses"
 
 
+def test_an_index_alone_takes_no_transactions_from_the_segment_that_holds_them(d: Twelve) -> None:
+    d.write(6, [])
+    d.drop(6, index=False)
+    assert told(plan_truncate(d.root, partition=0, after=2, allow_data_loss=True))[2:5] == [
+        "remove-index 6.idx 6..7 [0+128]",
+        "remove-segment 4.seg 4..7 [0+368] loses",
+        "remove-index 4.idx 4..7 [0+160]",
+    ]
+
+
 def test_a_recovery_is_of_a_storage_directory_and_its_own_partitions(d: Twelve, tmp_path: Path) -> None:
     for call in (plan_recover, plan_forget):
         assert "not a storage directory" in refusal(NotWaltzError, call, d.seg(4))

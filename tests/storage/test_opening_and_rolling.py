@@ -425,7 +425,7 @@ def test_a_partition_is_closed_once(tmp_path: Path, failed: bool, monkeypatch: p
 
         monkeypatch.setattr(ActiveSegment, "sync_index", sync)
         if failed:
-            partition._condition = partition.condition.after(error)
+            partition._failed = error
             partition.close()
         else:
             with pytest.raises(SyncFailedError):
