@@ -375,12 +375,12 @@ def write_error(path: PurePath | str, offset: int | None, cause: OSError, *, doi
     """DiskFullError for ENOSPC and EDQUOT, else DiskWriteError."""
     kind = DiskFullError if cause.errno in (errno.ENOSPC, errno.EDQUOT) else DiskWriteError
     error = kind(path, offset, cause, doing=doing)
-    if cause.errno == errno.ENOSPC and offset is None and _lacks_inodes(os.path.dirname(path)):
+    if cause.errno == errno.ENOSPC and offset is None and lacks_inodes(os.path.dirname(path)):
         error.advice = _INODES_ADVICE
     return error
 
 
-def _lacks_inodes(directory: str) -> bool:
+def lacks_inodes(directory: PurePath | str) -> bool:
     """Whether the file system of a directory has free bytes and no free inode; not every file system has a number of inodes."""
     with contextlib.suppress(OSError):
         found = os.statvfs(directory or ".")

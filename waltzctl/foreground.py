@@ -33,6 +33,7 @@ from waltzctl.engine.freed_memory import keep_freed_memory
 from waltzctl.engine.net.configuration import Configuration
 from waltzctl.engine.net.logs import LineStream, NodeLog, goes_to_journal
 from waltzctl.engine.net.notify import Notifier
+from waltzctl.engine.net.settings import RELOAD_SECONDS
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.event_loop import loop_factory
@@ -57,8 +58,6 @@ KEPT_MEMORY = 16 << 20
 _ARENAS = 2
 _EXIT_MESSAGE_TIMEOUT = 1.0
 """Seconds, at most, for the last output of the process: a blocked terminal or pipe must not delay the exit."""
-_RELOAD_TIMEOUT = 60.0
-"""Seconds, at most, to read the configuration again: a disk that does not answer must not prevent the next reload."""
 _READY_TIMEOUT = 5.0
 """Seconds, at most, to print that the server is ready, before it goes on without."""
 
@@ -268,21 +267,21 @@ class Service(Generic[Options, S]):
     # --- reload ------------------------------------------------------------------------------------------------------
 
     async def _reload_on_signal(self, serving: S) -> None:
-        reading = SingleFlight(self._read_anew, name="reading the configuration")
         while True:
             await self._reload_requested.wait()
             self._reload_requested.clear()
             self.notifier.reloading()
             try:
-                await self._reload_once(serving, reading)
+                await self._reload_once(serving)
             except (WaltzError, OSError, OverdueError) as error:
                 self.log.logger.error("the configuration stays as it was: %s", error)
             except Exception as error:  # a defect of this program must not end the task: the next SIGHUP has to work
                 self.log.logger.exception("the configuration stays as it was: %s", str(error) or type(error).__name__)
             self.notifier.ready(self.kind.status(serving))
 
-    async def _reload_once(self, serving: S, reading: SingleFlight[Configuration[Options]]) -> None:
-        anew = await reading.result(_RELOAD_TIMEOUT)  # in no thread for which the process's end would wait
+    async def _reload_once(self, serving: S) -> None:
+        # in a thread for which neither the process's end waits nor, if it hangs, the next reload
+        anew = await SingleFlight(self._read_anew, name="reading the configuration").result(RELOAD_SECONDS)
         reload = self.configuration.reload(anew)
         await self.kind.reload(serving, reload.configuration.options)
         self.configuration = reload.configuration

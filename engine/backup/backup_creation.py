@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePath
 
@@ -18,6 +18,7 @@ from waltzctl.engine.backup.backup_writer import BackupWriter, ReadPiece
 from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PlannedPiece, PreviousSection, SectionPlan, SourceChangedError
 from waltzctl.engine.backup.source_files import (
+    Lack,
     SourceDirectory,
     absent,
     check_left_alone,
@@ -154,6 +155,8 @@ class _Creation:
     ) -> None:
         self._writer, self._source, self._partial = writer, source, partial
         self._tag, self._progress, self._limit = tag, progress, limit
+        self._lacking: frozenset[Lack] = frozenset()
+        self._below_mark: set[int] = set()  # partitions of a live directory that lack their end, it seems
 
     # ---- all sections ------------------------------------------------------------------------------------------------
 
@@ -177,15 +180,17 @@ class _Creation:
             for number, plan in zip(source.partitions, plans, strict=True)
             if head is None or head.damaged or not lacks_nothing_new(source, number, plan, previous.get(number))
         }
-        lacking = lacks(source, doubtful)
+        self._lacking = lacks(source, doubtful)
         self._progress.start("backing up", sum(one.size for plan in (storage, *plans) for one in plan.pieces))
         sections = [
             self._take(number, plan, previous, workers) for number, plan in zip(source.partitions, plans, strict=True)
         ]
         own = self._take(None, storage, previous, workers)
-        if lacking and source.live:
-            # a partition that came or went as it was looked at lacks nothing when it is looked at again
-            lacking &= lacks(source, doubtful)
+        if self._lacking and source.live:
+            # what came or went as it was looked at lacks nothing when it is looked at again
+            self._lacking &= lacks(source, doubtful)
+        for number in sorted(self._below_mark - _partitions(self._lacking)):
+            raise self._changed(number, "it ended below its mark, and lacks nothing now")
         header = None if source.control is None else source.control.header
         return self._writer.commit(
             sections,
@@ -194,7 +199,7 @@ class _Creation:
             cluster_key=None if header is None else header.cluster_key,
             num_partitions=None if header is None else header.num_partitions,
             live=source.live,
-            lacking=len(lacking),
+            lacking=len(self._lacking),
             partial=self._partial,
         )
 
@@ -253,9 +258,11 @@ class _Creation:
         end = -1 if plan.last is None else plan.last
         mark = local_mark(self._source, number)
         if end < mark and not plan.damaged:
-            raise SourceChangedError(
-                f"{self._source.path / str(number)}: it ends at transaction {end}, and its mark was {mark}"
-            )
+            if number not in _partitions(self._lacking):
+                raise SourceChangedError(
+                    f"{self._source.path / str(number)}: it ends at transaction {end}, and its mark was {mark}"
+                )
+            self._below_mark.add(number)  # damage, if it is seen before and behind the backup
 
     def _changed(self, number: int | None, why: str) -> SourceChangedError:
         where = self._source.path if number is None else self._source.path / str(number)
@@ -301,6 +308,10 @@ class _Creation:
             view[place : place + one.size] = data
             place += one.size
         return content
+
+
+def _partitions(lacking: Collection[Lack]) -> set[int | None]:
+    return {partition for _, _, partition, _ in lacking}
 
 
 def _check_records(content: bytes | bytearray, piece: PlannedPiece) -> None:

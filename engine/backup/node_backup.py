@@ -267,6 +267,7 @@ class _NodeBackup:
         if (
             mark is None
             or now.unread  # it may have any number of transactions
+            or now.damaged
             or now.session_id is None
             or now.low_water_mark is None
             or so_far.layout.next_transaction_id <= mark

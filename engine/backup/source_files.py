@@ -2,8 +2,8 @@
 
 A directory that a process holds (*live*) is backed up as well; of each partition, the state at one moment:
 
-- The control file is read first, so that no mark in the backup exceeds what the backup holds.  Half a record at the end of a log
-  is left out.
+- The control file is read first, so that no mark in the backup exceeds what the backup holds, unless the log has lost its end.
+  Half a record at the end of a log is left out.
 - A truncation may remove records meanwhile, and others may take their place.  So, after a partition was read, its last data file
   is read again, and the metadata of the others is compared: if nothing differs, all of it was there between the two readings.
 - Files outside of the partitions are replaced atomically by a node; each one in the backup is complete, and was there under its
@@ -27,10 +27,10 @@ from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Severity
-from waltzctl.engine.findings.partition_losses import LOSS_CODES
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import check_partitions, partition_directories, view_storage
+from waltzctl.engine.scan.columns import DamageCause
 from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, ControlHeader
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
@@ -94,21 +94,24 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
     )
 
 
-Lack = tuple[Code, int | None, int | None, int | None]
-"""Code, partition, segment and first transaction of a loss."""
+_COUNTED_WHEN_READ = frozenset(Code(cause.value) for cause in DamageCause)
+"""Damage between records, which a backup counts as it reads all of each segment; not a torn tail of a live directory."""
+Lack = tuple[Code, str, int | None, int | None]
+"""Code, path, partition and first transaction of a damage."""
 
 
 def lacks(source: SourceDirectory, partitions: Collection[int]) -> frozenset[Lack]:
-    """What the logs of these partitions lack, as `status` tells it: a directory, segments, an end that was acknowledged.
+    """The damage that `status` tells, except between records: lost directories, segments and ends, headers, the control file.
 
-    Raises DiskReadError, FileNotFoundError.
+    Of these partitions, also without a directory, and of what is beside the partitions.  Raises DiskReadError, FileNotFoundError.
     """
-    found = storage_status(source.path, partitions) if partitions else None
+    found = storage_status(source.path, partitions)
+    counted = _COUNTED_WHEN_READ - {Code.TORN_TAIL} if source.live else _COUNTED_WHEN_READ
+    told = (*found.findings, *(one for partition in found.partitions for one in partition.findings))
     return frozenset(
-        (one.code, one.partition, one.segment, one.transaction_id)
-        for partition in ([] if found is None else found.partitions)
-        for one in partition.findings
-        if one.severity is Severity.DAMAGE and one.code in LOSS_CODES
+        (one.code, str(one.path), one.partition, one.transaction_id)
+        for one in told
+        if one.severity is Severity.DAMAGE and one.code not in counted
     )
 
 

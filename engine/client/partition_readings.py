@@ -28,6 +28,7 @@ _KINDS = ("gauges", "counters", "meters", "timers", "histograms")
 _NANOSECOND = 1e-9
 _NOT_OPENED = (FailureCode.IO_ERROR, FailureCode.SYNC_FAILED)
 """What may have kept a node from reading a partition when it was opened; on a full disk it is read."""
+_DAMAGED = (FailureCode.QUARANTINED, FailureCode.DAMAGED)
 _RATES = {
     "mean": "meanRate",
     "one_minute": "oneMinuteRate",
@@ -117,6 +118,11 @@ class PartitionReading:
     def unread(self) -> bool:
         """Whether the node has no transaction of the partition to give, for an error of the disk with which it was opened."""
         return self.last_transaction_id == -1 and self.out_of_service in _NOT_OPENED
+
+    @property
+    def damaged(self) -> bool:
+        """Whether damage keeps it out of sessions; records behind it may be there, or lost, and the node gives none of them."""
+        return self.out_of_service in _DAMAGED
 
     @property
     def why_absent(self) -> str | None:

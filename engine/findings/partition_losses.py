@@ -66,8 +66,6 @@ _CODES: dict[type[Loss], Code] = {
     NoSegment: Code.PARTITION_EMPTY,
     ShortHeader: Code.SEGMENT_HEADER_SHORT,
 }
-LOSS_CODES = frozenset(_CODES.values())
-"""The codes of findings of this module; not every such finding is a loss: see its severity."""
 
 
 def _sentence(loss: Loss, where: Where) -> str:

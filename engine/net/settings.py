@@ -374,6 +374,11 @@ def check_groups(options: Any) -> None:
             value.check()
 
 
+RELOAD_SECONDS = 60.0
+"""Seconds, at most, in which a configuration, or certificates, are read again: a disk that does not answer must not prevent the
+next reload."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reloaded:
     """Names of option fields that differed: `changed`: now applied; `needs_restart`: not applied."""

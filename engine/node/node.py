@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.net.metrics_json import registry
 from waltzctl.engine.net.peer_limits import PortLimits
-from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
+from waltzctl.engine.net.settings import RELOAD_SECONDS, Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight, in_daemon_thread
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.node.data_port import DataPort
@@ -265,11 +265,11 @@ class Node:
         """Apply the options in `RELOADABLE`: TLS certificates and keys, limits of the ports, thresholds of the health check.
 
         Certificates are read again even if their options are unchanged.  Open connections keep the old certificates, and the old
-        bounds on requests under way.  Raises as `NodeOptions.check` and `server_context`; nothing is changed then.
+        bounds on requests under way.  Raises as `NodeOptions.check` and `server_context`, OverdueError; nothing is changed then.
         """
         options.check()
-        made = SingleFlight(lambda: _server_context(options), name="node-reload")  # a thread for which no end waits
-        context = await made.result(None)
+        made = SingleFlight(lambda: _server_context(options), name="reading the certificates")  # no end waits for it
+        context = await made.result(RELOAD_SECONDS)
         self._use_limits(options.limits)
         if context is not None and not self.options.plaintext:
             for port in (self.data, self.admin):

@@ -49,6 +49,7 @@ from waltzctl.engine.errors import (
     DiskWriteError,
     WaltzError,
     copy_anew,
+    lacks_inodes,
 )
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.node.disk_probe import PROBE_SIZE, DiskProbe
@@ -186,14 +187,15 @@ class Room:
         self._found_full_at: float | None = None
 
     def at(self, directory: PurePath) -> bool:
-        """Whether a partition's own disk has space, if its directory is on another disk than the node's.
+        """Whether a partition's own disk has space, and room for a file, if its directory is on another disk than the node's.
 
         True if it is on the same disk, of which `there` decides, or if that cannot be found out.
         """
         try:
             if os.stat(directory).st_dev == os.stat(self.probe.path.parent).st_dev:
                 return True
-            return disk.free_bytes(directory) >= max(self.probe.min_free_bytes, PROBE_SIZE)
+            found = disk.free_bytes(directory) >= max(self.probe.min_free_bytes, PROBE_SIZE)
+            return found and not lacks_inodes(directory)
         except OSError:
             return True
 

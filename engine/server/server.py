@@ -41,7 +41,7 @@ from waltzctl.engine.metadata.partition_sessions import (
 )
 from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.engine.net.loopback import is_loopback
-from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
+from waltzctl.engine.net.settings import RELOAD_SECONDS, Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.net.tls import client_context, server_context
 from waltzctl.engine.scan import wire_code
@@ -302,11 +302,11 @@ class Server:
         """Apply the reloadable options: certificates, the limits of the client port, the drain time of a stop.
 
         New certificates, own and trusted, apply to new connections: from clients, to storage nodes, to other servers.  Raises as
-        `ServerOptions.check`, `server_context` and `client_context`; then nothing is changed.
+        `ServerOptions.check`, `server_context` and `client_context`, and OverdueError; then nothing is changed.
         """
         options.check()
-        made = SingleFlight(lambda: _contexts(options), name="server-reload")  # a thread for which no end waits
-        context, outgoing = await made.result(None)
+        made = SingleFlight(lambda: _contexts(options), name="reading the certificates")  # no end waits for it
+        context, outgoing = await made.result(RELOAD_SECONDS)
         self.log_server.port.limits = options.limits
         if context is not None and not self.options.plaintext:
             self.log_server.port.use_context(context)

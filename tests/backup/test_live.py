@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests.builders import build_directory, digest, make_records, write_segment
 from waltzctl.engine.backup import backup_creation, section_plan, section_planner, source_files
 from waltzctl.engine.backup.backup_restore import restore_backup
 from waltzctl.engine.backup.section_plan import SourceChangedError
+from waltzctl.engine.backup.source_files import Lack, SourceDirectory
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
@@ -149,17 +152,58 @@ def test_what_never_stands_still_is_told(tmp_path: Path, held: Path, monkeypatch
     assert findings(place) == []
 
 
-@pytest.mark.turns(2)
-def test_a_mark_above_the_end_is_no_moment(tmp_path: Path, held: Path) -> None:
-    place = vault(tmp_path)
-    last = sorted((held / "0").glob("*.seg"))[-1]
-    last.unlink()
-    mark = 49
-    backup(place, held)
+def below_mark(held: Path, *, less: int = 0) -> None:
+    """Shorten the log, and by `less` bytes more: it ends below its mark, 49, and did a minute ago."""
+    for path in (held / "0").glob(f"{50:019}.*"):
+        path.unlink()
     first = held / "0" / f"{0:019}.seg"
-    first.write_bytes(first.read_bytes()[: HEADER_SIZE + 80 * mark])
-    with pytest.raises(SourceChangedError, match="its mark was 49"):
+    first.write_bytes(first.read_bytes()[: HEADER_SIZE + 80 * 49 - less])
+    for path in (*(held / "0").iterdir(), held / "0"):
+        os.utime(path, (time.time() - 60,) * 2)
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("seen_first", [False, True])
+def test_a_mark_above_the_end_is_no_moment(
+    tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, seen_first: bool
+) -> None:
+    """It is so at one reading only: the mark or the log is that of another moment."""
+    place, original, first = vault(tmp_path), backup_creation.lacks, held / "0" / f"{0:019}.seg"
+    whole, seen = first.read_bytes(), []
+
+    def changing(source: SourceDirectory, partitions: Collection[int]) -> frozenset[Lack]:
+        if seen_first and seen:
+            first.write_bytes(whole)
+        if seen_first and not seen:
+            below_mark(held)
+        seen.append(original(source, partitions))
+        if not seen_first and len(seen) == 1:
+            below_mark(held)
+        return seen[-1]
+
+    monkeypatch.setattr(backup_creation, "lacks", changing)
+    with pytest.raises(SourceChangedError, match="below its mark" if seen_first else "its mark was 49"):
         backup(place, held)
+    assert [bool(one) for one in seen] == ([True, False] if seen_first else [False])
+
+
+def test_an_end_below_the_mark_that_stays_is_damage(tmp_path: Path, held: Path) -> None:
+    """Not something to be tried again for ever, while the node serves its other partitions."""
+    place = vault(tmp_path)
+    below_mark(held)
+    head = backup(place, held)
+    assert (head.partitions[0].last_transaction_id, head.damaged) == (48, 1)
+    assert findings(place) == [], "the vault itself is whole"
+    restore_backup(place, head.name, tmp_path / "back")
+    found = [one for one in verify([tmp_path / "back"]) if isinstance(one, Finding) and one.severity == "damage"]
+    assert [one.code for one in found] == ["acknowledged-missing"]
+
+
+def test_half_a_record_below_the_mark_is_damage(tmp_path: Path, held: Path) -> None:
+    place = vault(tmp_path)
+    below_mark(held, less=1)
+    head = backup(place, held)
+    assert (head.partitions[0].last_transaction_id, head.damaged > 0) == (47, True)
 
 
 @pytest.mark.parametrize("partitions", [11, 12, 60])

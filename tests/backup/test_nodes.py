@@ -524,6 +524,25 @@ def test_a_partition_of_which_the_node_reads_nothing_is_damage(
     run(work())
 
 
+@pytest.mark.parametrize("lost", [0, 100])
+def test_what_a_node_cannot_reach_behind_lost_records_is_damage(tmp_path: Path, lost: int) -> None:
+    """It is quarantined, and ends before the gap: at its mark or above that nothing else told of the rest."""
+    mark = -1 if lost == 0 else 60
+    source = build_directory(tmp_path / "source", {0: 200, 1: 70}, per_segment=50, local_low_water_mark=mark)
+    place = vault(tmp_path)
+    for path in (source / "0").glob(f"{lost:019}.*"):
+        path.unlink()
+
+    async def work() -> None:
+        async with running(source) as node:
+            for _ in ("whole", "incremental"):
+                head = await taken(place, address_of(node))
+                assert (head.damaged, head.partitions[0].last_transaction_id) == (1, lost - 1 if lost else None)
+            assert (await taken(place, address_of(node), partitions=frozenset({1}))).damaged == 0
+
+    run(work())
+
+
 def test_damaged_data_is_kept_as_it_came(tmp_path: Path) -> None:
     made = records(0, 60)
     for number in (7, 8, 59):

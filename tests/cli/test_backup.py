@@ -274,6 +274,29 @@ def test_what_the_source_has_lost_is_told(
     assert (answer.status, answer.objects[0]["damaged"]) == (0, 0), "nothing is missing there"
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda control, _: control.write_bytes(bytes(control.stat().st_size)), id="blank control file"),
+        pytest.param(lambda control, _: os.truncate(control, 20), id="short control file"),
+        pytest.param(lambda _, segment: _overwrite(segment, 20, b"another!"), id="header of a segment"),
+    ],
+)
+def test_damage_outside_of_records_is_told(place: Path, source: Path, damage: Callable[[Path, Path], None]) -> None:
+    created(place, source)
+    damage(source / "waltz-storage.ctl", source / "0" / f"{0:019}.seg")
+    assert invoke("status", source).status == 4
+    for _ in ("whole", "incremental"):
+        answer = invoke("backup", "create", place, source, "--format", "ndjson")
+        assert (answer.status, answer.objects[0]["damaged"] > 0) == (5, True)
+
+
+def _overwrite(file: Path, offset: int, data: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        opened.write(data)
+
+
 def _remove_segments(partition: Path, *firsts: int) -> None:
     for first in firsts:
         for suffix in ("seg", "idx"):

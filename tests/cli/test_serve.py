@@ -18,6 +18,7 @@ import ssl
 import subprocess
 import sys
 import termios
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -36,8 +37,10 @@ from tests.cli.nodes import PATIENCE, Served, serving, starting, write_config
 from tests.cli.running import ROOT, command_line, environment, invoke, on_terminal, run
 from tests.net.certificates import PASSWORD, Authority
 from tests.reserved_ports import reserved_ports
+from waltzctl import foreground
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.foreground import Service
 from waltzctl.formats.control import Layout
 from waltzctl.ready_file import ReadyFile
@@ -613,6 +616,40 @@ def test_a_reload_that_meets_a_mistake_of_ours_is_not_the_last_one(caplog: pytes
     assert told == ["reloading", "serving"] * 2
     assert caplog.messages == ["the configuration stays as it was: of ours"] * 2
     assert all(one.exc_info for one in caplog.records), "somebody has to mend it"
+
+
+def test_a_reload_that_hangs_does_not_keep_the_next_one_from_reading(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be on another disk by then, and the first thread never come back."""
+    monkeypatch.setattr(foreground, "RELOAD_SECONDS", 0.1)
+    answered, ready, reads = threading.Event(), asyncio.Event(), iter(["hanging"])
+
+    def read() -> Any:
+        if next(reads, None):
+            answered.wait(60)
+        raise InvalidRequestError("read to its end")
+
+    notifier: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _: ready.set())
+    kind: Any = SimpleNamespace(status=lambda _: "serving")
+    log: Any = SimpleNamespace(logger=logging.getLogger(__name__))
+    nothing: Any = None
+
+    async def work() -> None:
+        service: Service[Any, Any] = Service(kind, nothing, read, log, notifier, nothing)
+        taking = asyncio.ensure_future(service._reload_on_signal(nothing))
+        for _ in range(2):
+            ready.clear()
+            service._reload_requested.set()
+            await asyncio.wait_for(ready.wait(), 10)
+        taking.cancel()
+
+    try:
+        asyncio.run(work())
+    finally:
+        answered.set()
+    assert "has not come back" in caplog.messages[0]
+    assert caplog.messages[1:] == ["the configuration stays as it was: read to its end"]
 
 
 @pytest.mark.parametrize("loop", [(), ("--no-uvloop",)], ids=["uvloop", "asyncio"])

@@ -31,7 +31,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.settings import Reloaded
-from waltzctl.engine.net.single_flight import SingleFlight
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.net.tls import self_signed
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node import node as node_room
@@ -502,6 +502,29 @@ def test_a_reload_whose_certificate_is_never_read_to_its_end_can_be_cancelled(
             done, _ = await asyncio.wait([reload], timeout=10)
             answered.set()
             assert done == {reload}
+
+    run(work())
+
+
+def test_a_reload_whose_certificate_is_never_read_to_its_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep the process from every later one."""
+    build_directory(tmp_path, {0: 0})
+    answered = threading.Event()
+
+    async def work() -> None:
+        async with running(tmp_path) as node:
+            with monkeypatch.context() as patch:
+                patch.setattr(node_room, "RELOAD_SECONDS", 0.1)
+                patch.setattr(node_room, "_server_context", lambda _options: answered.wait(60))
+                try:
+                    with pytest.raises(OverdueError, match="reading the certificates has not come back"):
+                        await asyncio.wait_for(node.reload(replace(node.options, drain_seconds=9.0)), 10)
+                finally:
+                    answered.set()
+            assert node.options.drain_seconds != 9.0
+            assert (await node.reload(replace(node.options, drain_seconds=8.0))).changed == ("drain_seconds",)
 
     run(work())
 

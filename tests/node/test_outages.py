@@ -294,7 +294,10 @@ def test_a_look_at_the_disk_frees_only_what_was_out_before_it_began(
         expect_in(served)
 
 
-def test_a_partition_on_a_full_disk_of_its_own_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("used_up", [pytest.param({4: 0}, id="bytes"), pytest.param({5: 200, 7: 0}, id="inodes")])
+def test_a_partition_on_a_full_disk_of_its_own_stays_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used_up: dict[int, int]
+) -> None:
     """Room where the others are is no room for it: it would be let in, and fail, again and again."""
     built(tmp_path / "s", 30, mark=-1)
     own, stat, statvfs = tmp_path / "s" / "0", os.stat, os.statvfs
@@ -306,7 +309,9 @@ def test_a_partition_on_a_full_disk_of_its_own_stays_out(tmp_path: Path, monkeyp
 
     def room(path: object) -> object:
         found = statvfs(path)  # type: ignore[arg-type]
-        return os.statvfs_result((*found[:4], 0, *found[5:])) if path == own and full else found
+        if path == own and full:
+            return os.statvfs_result([used_up.get(place, value) for place, value in enumerate(found)])
+        return found
 
     with serving(tmp_path / "s", health=NO_FLOOR) as served:
         with monkeypatch.context() as patch:

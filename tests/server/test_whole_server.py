@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.http_port import HttpPort
 from waltzctl.engine.net.settings import Reloaded
+from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.server import server as rooms
 from waltzctl.engine.server.served_partition import Partition
@@ -96,6 +98,30 @@ def test_new_certificates_are_shown_to_storage_nodes_and_other_servers(tmp_path:
             seen.clear()
             await until(lambda: seen)
             assert {*seen} == {"CN=behind"}
+            await server.stop(0)
+
+    run(work())
+
+
+def test_a_reload_whose_certificate_is_never_read_to_its_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep the process from every later one."""
+    answered = threading.Event()
+
+    async def work() -> None:
+        async with metadata(tmp_path) as place:
+            options = ServerOptions(metadata=str(place), port=0, plaintext=True)
+            server = await Server.start(options, log=LOG)
+            with monkeypatch.context() as patch:
+                patch.setattr(rooms, "RELOAD_SECONDS", 0.1)
+                patch.setattr(rooms, "_contexts", lambda _options: (answered.wait(60), None))
+                try:
+                    with pytest.raises(OverdueError, match="reading the certificates has not come back"):
+                        await asyncio.wait_for(server.reload(options), 10)
+                finally:
+                    answered.set()
+            assert await server.reload(options) == Reloaded((), ())
             await server.stop(0)
 
     run(work())

@@ -38,9 +38,9 @@ MANUAL = Manual(
         (
             "SOURCE is a storage directory, or the URL of one in an object store. A node may be running on it: each"
             " partition is backed up as it is durable at one moment, and no mark in the backup is above the last"
-            " transaction in the backup. Everything in the directory is included, damage too, except the lock and, if"
-            " a node is running, files that are not complete yet. If the source is damaged, or lacks records that were"
-            " durable in it, a sentence and status 5 report it."
+            " transaction in the backup, unless the source has lost its end. Everything in the directory is included,"
+            " damage too, except the lock and, if a node is running, files that are not complete yet. If the source is"
+            " damaged, or lacks records that were durable in it, a sentence and status 5 report it."
         ),
         (
             "waltz://HOST:PORT, the address of a node's admin port, backs up the records of its partitions, with"
