@@ -29,6 +29,7 @@ from waltzctl.engine.client.connection_failures import (
     no_frame,
     not_connected,
 )
+from waltzctl.engine.client.open_connection import open_connection
 from waltzctl.engine.client.remote_failures import remote_error
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
 from waltzctl.engine.net.addresses import Address
@@ -149,10 +150,9 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
 
         try:
             async with asyncio.timeout(timeout):
-                await asyncio.get_running_loop().create_connection(
+                await open_connection(
                     make,
-                    address.host,
-                    address.port,
+                    address,
                     ssl=ssl_context,
                     server_hostname=address.host if ssl_context is not None else None,
                     ssl_handshake_timeout=timeout if ssl_context is not None else None,

@@ -24,6 +24,7 @@ from waltzctl.engine.client.latency import LatencyHistogram
 from waltzctl.engine.client.load_connection import LoadConnection, Measured
 from waltzctl.engine.client.load_frames import LoadPartition
 from waltzctl.engine.client.load_options import LoadOptions, SurveyedPartition
+from waltzctl.engine.client.open_connection import open_connection
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError, RemoteError
 from waltzctl.engine.net.addresses import Address
@@ -154,10 +155,9 @@ async def _connect(
     connection = LoadConnection(str(address), places, options)
     try:
         async with asyncio.timeout(options.timeout):
-            await asyncio.get_running_loop().create_connection(
+            await open_connection(
                 lambda: connection,
-                address.host,
-                address.port,
+                address,
                 ssl=ssl_context,
                 server_hostname=address.host if ssl_context is not None else None,
             )

@@ -254,8 +254,7 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
                     position += len(part)
             target.sync()
     elif file.in_place:
-        with disk.WritableFile.open(path) as target:
-            target.sync()
+        disk.sync_file(path)  # not opened for writing: the repair may have failed because this user may not write to it
     if file.in_place and file.before is not None:  # a file that was moved still has its modification time
         _put_time_back(path, file.before)
 

@@ -2,6 +2,9 @@
 
 A run locks its work directory (flock(2), which ends with the process), so a second run is refused and removes nothing.  A work
 directory that a killed run left is not locked, and the next run removes it.
+
+Not every file system has such locks for directories (NFS has none).  There a run works without one in the directory that it made
+itself, and is refused where there is one: nobody can tell whether a run is at work in it.
 """
 
 from __future__ import annotations
@@ -25,22 +28,31 @@ def work_directory(place: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as held:
         if place.is_symlink() or place.is_dir():
-            lock_directory(place, held)
+            try:
+                lock_directory(place, held)
+            except OSError as error:
+                raise RefusedError(
+                    f"{place}: another run may be at work there; its file system does not tell ({error.strerror})",
+                    advice="if none is, remove it, or name another directory",
+                ) from error
             disk.remove_tree(place)
         try:
             disk.make_directory(place)
         except DiskError:
             raise
         except BaseException:  # an interrupt after the directory was made
-            with contextlib.suppress(RefusedError, DiskError):
+            with contextlib.suppress(RefusedError, DiskError, OSError):
                 lock_directory(place, held)
                 disk.remove_tree(place)
             raise
-        descriptor = lock_directory(place, held)
+        try:
+            made = os.fstat(lock_directory(place, held))
+        except OSError:  # a file system without such locks
+            made = os.lstat(place)
         try:
             yield
         except BaseException:
-            if disk.is_still_at(place, descriptor):
+            if disk.is_at(place, made):
                 with contextlib.suppress(DiskError):
                     disk.remove_tree(place)
             raise

@@ -70,15 +70,24 @@ def _sample(sample: Sample, unit: float) -> Iterator[tuple[str, float]]:
 
 
 def send(options: GraphiteOptions, lines: list[str]) -> None:
-    """Send a report; blocks, at most about `TIMEOUT` seconds.  A datagram holds one line, as in the release.  Raises OSError."""
+    """Send a report; blocks, at most about `TIMEOUT` seconds.  A datagram holds one line, as in the release.  Raises OSError.
+
+    Of a name with several addresses it goes to the first one to which something can be sent from here.
+    """
     if not options.udp:
         with socket.create_connection((options.host, options.port), TIMEOUT) as connection:
             connection.sendall("".join(f"{line}\n" for line in lines).encode())
         return
-    family, kind, protocol, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as sender:
-        for line in lines:
-            sender.sendto(line.encode(), address)
+    found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_DGRAM)
+    for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
+        try:
+            with socket.socket(family, kind, protocol) as sender:
+                for line in lines:
+                    sender.sendto(line.encode(), address)
+            return
+        except OSError:
+            if not left:
+                raise
 
 
 async def report_for_ever(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,6 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.registry import Collector
 
 from waltzctl.engine.errors import ListenError
+from waltzctl.engine.net.look_up import host_of, look_up
 from waltzctl.engine.net.metrics import NamedMetric
 from waltzctl.engine.net.metrics_json import Json, compact, indented, report
 from waltzctl.engine.net.monitoring_options import HttpLimits
@@ -97,14 +97,14 @@ class HttpPort(Generic[Report, Read]):
         addresses: str | list[str] | None = host or None
         try:
             if port == 0 and host:
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                addresses = [str(found[0][4][0])]
+                found = await look_up(host, port)
+                addresses = [host_of(found[0][4])]
             self._server = await loop.create_server(http, addresses, port, backlog=_BACKLOG)
         except (OSError, ValueError) as error:  # ValueError: no possible name
             raise ListenError(host, port, error) from None
         self._http = http
         name = self._server.sockets[0].getsockname()
-        return str(name[0]), int(name[1])
+        return host_of(name), int(name[1])
 
     async def close(self, seconds: float = 1.0) -> None:
         """Stop listening, wait at most `seconds` for requests under way, and close; a second call does nothing."""

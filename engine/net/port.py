@@ -32,6 +32,7 @@ from waltzctl.engine.descriptor_limit import few_descriptors_left
 from waltzctl.engine.errors import DESCRIPTOR_SHORTAGE, ListenError
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.events import happens_within
+from waltzctl.engine.net.look_up import host_of, look_up
 from waltzctl.engine.net.outbox import Outbox
 from waltzctl.engine.net.output_budget import OutputBudget
 from waltzctl.engine.net.peer_limits import PortLimits
@@ -171,9 +172,7 @@ class Port(ABC):
         self.outbox = Outbox(self.loop, self._send)
         self._ssl = ssl_context
         try:
-            found = await self.loop.getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
-            )
+            found = await look_up(host or None, port, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG)
             for family, kind, protocol, _, address in dict.fromkeys(found):
                 chosen = (address[0], port or self._port_number(), *address[2:])
                 self._listeners.append(_listen(family, kind, protocol, chosen))
@@ -185,7 +184,7 @@ class Port(ABC):
             self.loop.add_reader(listener.fileno(), self._accept, listener)
         self._tick()
         name = self._listeners[0].getsockname()
-        return str(name[0]), int(name[1])
+        return host_of(name), int(name[1])
 
     def _port_number(self) -> int:
         return int(self._listeners[0].getsockname()[1]) if self._listeners else 0

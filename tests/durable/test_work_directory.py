@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +87,23 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(DiskWriteError), work_directory(tmp_path / "work"):
         raise AssertionError
     assert (tmp_path / "kept" / "file").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_such_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """NFS has none for directories: nothing could be restored, salvaged or exported to it."""
+
+    def no_lock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    place, target = tmp_path / "work", tmp_path / "target"
+    with work_directory(place):
+        (place / "made").touch()
+        with pytest.raises(RefusedError, match="does not tell"), work_directory(place):
+            pytest.fail("two at once")
+        disk.rename(place, target)
+    assert (target / "made").exists()
+    with pytest.raises(ZeroDivisionError), work_directory(place):
+        raise ZeroDivisionError
+    assert not place.exists()

@@ -115,6 +115,20 @@ def test_a_datagram_goes_to_the_address_that_the_system_prefers(monkeypatch: pyt
             second.recv(100)
 
 
+def test_a_datagram_goes_to_the_next_address_where_one_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(60)
+        refused = ("255.255.255.255", 1)  # broadcasts have to be asked for
+        found = [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", one) for one in (refused, server.getsockname())]
+        monkeypatch.setattr(graphite.socket, "getaddrinfo", lambda *_, **__: found)
+        send(GraphiteOptions("metrics", 1, udp=True), ["a 1 2"])
+        assert server.recv(100) == b"a 1 2"
+        monkeypatch.setattr(graphite.socket, "getaddrinfo", lambda *_, **__: found[:1])
+        with pytest.raises(PermissionError):
+            send(GraphiteOptions("metrics", 1, udp=True), ["a 1 2"])
+
+
 def test_between_two_reports_is_the_time_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[object] = []
 

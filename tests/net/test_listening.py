@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import logging
 import re
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from waltzctl.engine.net.connection import Connection
 from waltzctl.engine.net.http_port import HttpPort
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
+from waltzctl.event_loop import loop_factory
 
 
 class Deaf(Port):
@@ -109,6 +113,33 @@ def test_where_one_of_several_addresses_cannot_be_had_none_is_listened_at(monkey
     monkeypatch.setattr(port_module, "_listen", second_fails)
     asyncio.run(start())
     assert made[0].fileno() == -1
+
+
+def link_local() -> str:
+    """A link-local address of this machine, with its zone."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            digits, _, _, scope, _, name = line.split()
+            if scope == "20":  # link-local
+                return f"{ipaddress.IPv6Address(bytes.fromhex(digits))}%{name}"
+    pytest.skip("this machine has no link-local address")
+
+
+@pytest.mark.parametrize("with_uvloop", [False, True], ids=["asyncio", "uvloop"])
+def test_an_address_with_a_zone_is_listened_at_and_told_with_it(with_uvloop: bool) -> None:
+    async def work(host: str) -> None:
+        one = Deaf(limits=PortLimits(), log=logging.getLogger("test"), memory=1 << 20)
+        http = HttpPort(
+            lambda: pytest.fail("nobody"), read=list, collect=lambda *_: pytest.fail("nobody"), version="1",
+            log=logging.getLogger("test"),
+        )  # type: ignore[type-var]  # fmt: skip
+        for port in (one.start(host, 0, None), http.start(host, 0)):
+            assert (await port)[0] == host
+        await one.close()
+        await http.close()
+
+    with asyncio.Runner(loop_factory=loop_factory(with_uvloop)) as runner:
+        runner.run(work(link_local()))
 
 
 def test_whoever_starts_again_has_its_port_while_connections_of_before_still_end() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,11 +26,19 @@ from tests.repair.scenes import (
     same_bytes,
 )
 from tests.repair.trees import snapshot
-from waltzctl.engine.errors import BelowLowWaterMarkError, InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.durable import disk, regular
+from waltzctl.engine.errors import (
+    BelowLowWaterMarkError,
+    DiskWriteError,
+    InvalidRequestError,
+    NotWaltzError,
+    RefusedError,
+)
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.store import interrupted
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import encode_entries
 
@@ -264,4 +274,31 @@ def test_a_cut_below_the_mark_lowers_the_mark_so_that_the_partition_opens(scene:
             assert partition.low_water_mark == MARK
     undo(scene.root, None)
     undo(scene.root, None)
+    assert snapshot(scene.root) == before
+
+
+@pytest.mark.parametrize("when", ["from the beginning", "later"])
+def test_a_file_that_may_not_be_written_leaves_no_repair_half_done(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Nobody could write to the directory any more: the roll-back wanted to write to that file as well."""
+    before, denied = snapshot(scene.root), when == "from the beginning"
+    really_open, really_rename = regular.os.open, disk.rename
+
+    def opened(path: Path, flags: int, *more: int, **named: int) -> int:
+        if denied and Path(path) == scene.seg(0) and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return really_open(path, flags, *more, **named)
+
+    def renamed(source: Path, target: Path) -> None:
+        nonlocal denied
+        denied = denied or source.suffix == ".seg"
+        really_rename(source, target)
+
+    monkeypatch.setattr(regular.os, "open", opened)
+    monkeypatch.setattr(disk, "rename", renamed)
+    repair = plan_truncate(scene.root, partition=0, after=7, allow_data_loss=True)
+    with pytest.raises(DiskWriteError, match="Permission denied"):
+        apply(repair, arguments=[])
+    assert not interrupted(scene.root)
     assert snapshot(scene.root) == before

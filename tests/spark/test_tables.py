@@ -103,6 +103,19 @@ def test_a_write_that_fails_here_leaves_no_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+@pytest.mark.parametrize("name", ["of:today", "of\udcfftoday"])
+def test_a_table_written_here_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, format_: str
+) -> None:
+    storage = Path("fixtures/clean-released/storage").resolve()
+    monkeypatch.chdir(tmp_path)
+    done = write_table(TableRequest(storage, Path(name), format_), LocalExecutor(1))
+    assert done.rows == len(dumped(storage))
+    Path(name).rename("table")
+    assert dataset.dataset("table", format=format_).to_table().num_rows == done.rows
+
+
 def test_a_table_has_its_name_once_all_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[disk.Change] = []
     monkeypatch.setattr(disk, "observer", changes.append)

@@ -1,0 +1,21 @@
+"""Looking up where to listen, and naming it, with the zone of a link-local IPv6 address (``fe80::1%eth0``, RFC 4007)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+
+async def look_up(host: str | None, port: int, *, flags: int = 0) -> list[Any]:
+    """As `socket.getaddrinfo`, for TCP.  An address with a zone is not left to the event loop: uvloop's forgets the zone."""
+    if host is not None and "%" in host:  # no name is looked up, so that this takes no time
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST)
+    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+
+
+def host_of(name: Any) -> str:
+    """The host in a socket's name, as somebody on this machine can give it: with its zone, if it has one."""
+    if len(name) > 3 and name[3]:
+        return socket.getnameinfo(name, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
+    return str(name[0])
