@@ -195,7 +195,8 @@ class Service(Generic[Options, S]):
             return ExitStatus.CLEAN
         try:
             await self._announce(serving)
-            self._start_background_tasks(serving)
+            if self.shown.live is not None:
+                self._start_task(self.shown.live(serving), "the live view")
             await self._stop_requested.wait()
         finally:
             await self._stop(serving)
@@ -221,7 +222,8 @@ class Service(Generic[Options, S]):
     async def _announce(self, serving: S) -> None:
         """Tell everybody who waits that the server is ready: ready file, service manager, terminal.
 
-        Standard output is written by a thread: one that was stopped (Ctrl-S), or whose reader stands still, stops no request.
+        Standard output is written by a thread: one that was stopped (Ctrl-S), or whose reader stands still, stops no request,
+        nor the background tasks: the service manager's watchdog may have less patience.
         """
         gc.collect()
         gc.freeze()  # objects of the start live as long as the process: exclude them from garbage collections
@@ -229,6 +231,7 @@ class Service(Generic[Options, S]):
         if self.ready_file is not None:
             self.ready_file.write(ready)
         self.notifier.ready(self.kind.status(serving))
+        self._start_background_tasks(serving)
         with contextlib.suppress(OverdueError):
             await SingleFlight(lambda: self.shown.ready(ready, serving), name="ready").result(_READY_TIMEOUT)
 
@@ -238,8 +241,6 @@ class Service(Generic[Options, S]):
         self._start_task(self._reload_on_signal(serving), "reloading")
         if self.notifier.watchdog_seconds is not None:
             self._start_task(self._feed_watchdog(self.notifier.watchdog_seconds / 2), "the watchdog")
-        if self.shown.live is not None:
-            self._start_task(self.shown.live(serving), "the live view")
         graphite = self._ports.graphite
         if graphite is not None:
             from waltzctl.engine.net.graphite import report_for_ever

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import os
 import socket
 from collections.abc import Callable
 from typing import Any
 
 from waltzctl.engine.net.addresses import Address
+from waltzctl.engine.net.connect_socket import connect_socket
 
 NEXT_AFTER = 0.25
 """Seconds after which the next address is tried as well, while the one before has not answered."""
@@ -60,26 +60,11 @@ async def _attempt(family: int, kind: int, protocol: int, name: str, where: Any)
     made = socket.socket(family, kind, protocol)
     try:
         made.setblocking(False)
-        await _connect(made, where)
+        await connect_socket(made, where)
     except BaseException:
         made.close()
         raise
     return made
-
-
-async def _connect(made: socket.socket, where: Any) -> None:
-    """As `loop.sock_connect`, of which uvloop's forgets the zone of an address."""
-    with contextlib.suppress(BlockingIOError):
-        made.connect(where)
-        return
-    loop, writable = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_writer(made, writable.set)
-    try:
-        await writable.wait()
-    finally:
-        loop.remove_writer(made)
-    if number := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-        raise OSError(number, os.strerror(number))
 
 
 def _close(attempt: asyncio.Task[socket.socket]) -> None:

@@ -369,9 +369,12 @@ def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> Quara
     """Revert an applied repair (undo); return its entry, whose state is then *undone*.
 
     `ways`: from `engine.durable.restore.ways_back`.  The caller holds the DirectoryLock and has rolled back interrupted repairs.
-    Raises DiskError; `roll_back_interrupted` then completes the undo.
+    Raises DiskError; `roll_back_interrupted` then completes the undo, if it was begun.
     """
     journal.check(entry.storage)
+    for file, way in ways:
+        if way is Way.RANGES:  # one that cannot be written to ends the undo before it begins
+            disk.WritableFile.open(entry.storage / file.path).close()
     entry = replace(entry, state=RepairState.UNDOING)
     _unsettle(entry.path)
     write_entry(entry)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskError, RefusedError
+from waltzctl.engine.errors import DiskError, RefusedError, write_error
 
 
 @contextlib.contextmanager
@@ -49,6 +49,10 @@ def work_directory(place: Path) -> Iterator[None]:
             made = os.fstat(lock_directory(place, held))
         except OSError:  # a file system without such locks
             made = os.lstat(place)
+        except DiskError:
+            with contextlib.suppress(DiskError):
+                disk.remove_directory(place)
+            raise
         try:
             yield
         except BaseException:
@@ -59,10 +63,17 @@ def work_directory(place: Path) -> Iterator[None]:
 
 
 def lock_directory(place: Path, held: contextlib.ExitStack) -> int:
-    """Lock a directory until `held` is closed, or the process ends; returns its descriptor.  Raises RefusedError."""
-    descriptor = -1
+    """Lock a directory until `held` is closed, or the process ends; returns its descriptor.
+
+    Raises RefusedError; DiskWriteError when it cannot be opened; OSError when its file system has no such locks.
+    """
     with contextlib.suppress(FileNotFoundError, BlockingIOError):
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            raise
+        except OSError as error:  # says nothing about locks, and without one the next run would remove the directory
+            raise write_error(place, None, error, doing="lock") from error
         held.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if disk.is_still_at(place, descriptor):

@@ -12,6 +12,8 @@ PIECE = 32 << 20
 """Bytes that a thread reads before it looks at the limits again, at most."""
 _BURST = 0.1
 """Seconds at the limited rate that may be read at once."""
+_PASSES = 8
+"""How often a search waits for the bytes between its first and last read, at most: read again and again, the system has them."""
 
 
 class CutShort(Exception):  # noqa: N818  # no error: the caller asked for it
@@ -90,7 +92,8 @@ class ReadLimits:
     def paced(self, source: ByteSource) -> ByteSource:
         """`source` for searches, which read some bytes several times, and others without counting them: each read keeps the rate.
 
-        Its reads raise CutShort.
+        Beyond `_PASSES` times the bytes none does: searches among thousands of damaged places may read the same megabytes a
+        thousand times, and would wait for days.  Its reads raise CutShort.
         """
         return source if self._rate is None else _PacedSource(source, self)
 
@@ -109,6 +112,8 @@ class _PacedSource:
         self.name = source.name
         self._source = source
         self._limits = limits
+        self._begin = self._end = 0  # of what was read
+        self._paid = 0
 
     def size(self) -> int:
         """See `ByteSource.size`."""
@@ -117,7 +122,11 @@ class _PacedSource:
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """See `ByteSource.read_into`.  Raises CutShort."""
         count = self._source.read_into(offset, buffer)
-        self._limits.keep_rate(count)
+        self._begin = min(self._begin, offset) if self._end else offset
+        self._end = max(self._end, offset + count)
+        due = min(count, _PASSES * (self._end - self._begin) - self._paid)
+        self._paid += due
+        self._limits.keep_rate(due)
         return count
 
     def close(self) -> None:

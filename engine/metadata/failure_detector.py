@@ -30,6 +30,8 @@ from typing import Protocol
 
 from waltzctl.engine.errors import PeerError
 from waltzctl.engine.net.addresses import Address
+from waltzctl.engine.net.connect_socket import connect_socket
+from waltzctl.engine.net.look_up import look_up
 from waltzctl.formats.znodes import ServerDescriptor
 
 WATCHED = 3
@@ -64,15 +66,14 @@ Delete = Callable[[str], Awaitable[None]]
 
 async def is_refused(address: Address) -> bool:
     """Whether every address of the host name refuses a connection; False for a timeout or any other failure."""
-    loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        found = await look_up(address.host, address.port)
         for family, kind, protocol, _, where in found:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setblocking(False)
                 with contextlib.suppress(ConnectionRefusedError):
                     async with asyncio.timeout(_LONGEST_RETRY):
-                        await loop.sock_connect(probe, where)
+                        await connect_socket(probe, where)
                     return False
     except (OSError, UnicodeError):  # TimeoutError is an OSError; UnicodeError: not a host name
         return False

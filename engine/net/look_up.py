@@ -1,4 +1,4 @@
-"""Looking up where to listen, and naming it, with the zone of a link-local IPv6 address (``fe80::1%eth0``, RFC 4007)."""
+"""Looking up an address, and naming where somebody listens, with the zone of a link-local one (``fe80::1%eth0``, RFC 4007)."""
 
 from __future__ import annotations
 

@@ -264,8 +264,12 @@ class _Scan:
     def _damage(
         self, cause: DamageCause, offset: int, end: int, expected: int, next_id: int | None, proof: str
     ) -> Damage:
-        probe = Probe(self._searched, self.walk.stop, self.walk.max_record, SearchBudget(2**63))
-        return describe(probe, cause, offset, end, expected, next_id, proof)
+        probe = self.search.probe  # it has the bytes, which another one would read again for each damaged record
+        probe.budget = SearchBudget(2**63)
+        try:
+            return describe(probe, cause, offset, end, expected, next_id, proof)
+        finally:
+            probe.budget = self.budget
 
 
 def describe(

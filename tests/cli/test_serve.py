@@ -784,6 +784,45 @@ def test_systemd_is_told_of_every_state(storage: Path, tmp_path: Path) -> None:
             assert node.ended() == 0
 
 
+def test_a_watchdog_does_not_wait_for_whoever_reads_that_the_node_is_ready() -> None:
+    """The manager killed the node, which served, before anybody told it that it lives."""
+    fed, answered = threading.Event(), threading.Event()
+    notifier: Any = SimpleNamespace(ready=lambda _: None, stopping=lambda *_: None, alive=fed.set, watchdog_seconds=0.1)
+
+    async def stop(_seconds: float) -> None:
+        pass
+
+    async def start(*_: object) -> Any:
+        return SimpleNamespace(ready_info=None, stop=stop)
+
+    ports = SimpleNamespace(beyond_loopback=False, drain_seconds=1.0, graphite=None)
+    kind: Any = SimpleNamespace(
+        start=start,
+        before=lambda _: (),
+        ports=lambda _: ports,
+        status=lambda _: "",
+        ready=SimpleNamespace(shown=lambda _: {}),
+    )
+    shown: Any = SimpleNamespace(ready=lambda *_: answered.wait(60), live=None)
+    configuration: Any = SimpleNamespace(options=None, notes=())
+    log: Any = SimpleNamespace(logger=logging.getLogger(__name__))
+    nothing: Any = None
+
+    async def work() -> None:
+        service: Service[Any, Any] = Service(kind, configuration, nothing, log, notifier, shown)
+        serving = asyncio.ensure_future(service.run())
+        await asyncio.wait({serving}, timeout=1)
+        assert fed.is_set()
+        answered.set()
+        service._stop_requested.set()
+        assert await serving == 0
+
+    try:
+        asyncio.run(work())
+    finally:
+        answered.set()
+
+
 def test_without_a_terminal_and_format_it_prints_plain_lines(storage: Path) -> None:
     process = warm_start.Popen(
         command_line("serve", storage, *FREE), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()

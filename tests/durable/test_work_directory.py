@@ -107,3 +107,23 @@ def test_a_file_system_without_such_locks(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ZeroDivisionError), work_directory(place):
         raise ZeroDivisionError
     assert not place.exists()
+
+
+def test_a_directory_that_cannot_be_opened_may_well_have_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without descriptors went on without a lock, and the next one removed what it was making as that of a killed one."""
+    really_open = os.open
+
+    def shortage(path: Path, flags: int, *more: int, **named: int) -> int:
+        if flags & os.O_DIRECTORY:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return really_open(path, flags, *more, **named)
+
+    place = tmp_path / "work"
+    monkeypatch.setattr(os, "open", shortage)
+    with pytest.raises(DiskWriteError, match="Too many open files"), work_directory(place):
+        pytest.fail("without a lock")
+    assert not place.exists()
+    place.mkdir()
+    with pytest.raises(DiskWriteError, match="Too many open files"), work_directory(place):
+        pytest.fail("without a lock")
+    assert place.exists()

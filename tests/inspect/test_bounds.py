@@ -373,6 +373,38 @@ def test_the_rate_is_kept_while_damage_is_searched(
     assert clock.waited * rate <= read + 1_000_000
 
 
+def test_many_damaged_places_cost_no_more_of_the_rate_than_is_read_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each of them a quarter of a mebibyte was read again to describe it, and waited for: a day for a segment."""
+    rate, records = 1_000_000, 2000
+    storage = age(build_directory(tmp_path / "s", {0: records}, size=SIZE, per_segment=records))
+    for place in range(10, records - 10, 4):
+        patch(seg(storage, 0, 0), HEADER_SIZE + RECORD * place + 500, b"damage")
+    clock = Clock()
+    monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: clock.wait(seconds))
+    findings, _ = run(storage, threads=1, limit_rate=rate, exclusive=True)
+    assert len(findings) == 495
+    assert clock.waited * rate <= 4 * RECORD * records
+
+
+def test_what_a_search_reads_a_thousand_times_is_not_waited_for_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damaged headers and no index: for half a megabyte gigabytes were read, and waited for."""
+    rate, records = 1_000_000, 600
+    storage = age(build_directory(tmp_path / "s", {0: records}, size=SIZE, per_segment=records))
+    for place in range(10, records - 10, 4):
+        patch(seg(storage, 0, 0), HEADER_SIZE + RECORD * place, random.Random(place).randbytes(36))
+    idx(storage, 0, 0).unlink()
+    clock = Clock()
+    monkeypatch.setattr(read_limits.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: clock.wait(seconds))
+    run(storage, threads=1, limit_rate=rate, exclusive=True)
+    assert clock.waited * rate <= 12 * RECORD * records
+
+
 def test_a_verification_that_runs_out_of_time_is_incomplete_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.net.test_listening import link_local
 from tests.reserved_ports import reserved_ports
 from tests.simulation.virtual_time import simulate
 from waltzctl.engine.errors import MismatchError, PeerError, PeerUnreachableError
 from waltzctl.engine.metadata.failure_detector import FailureDetector, is_refused, successors
 from waltzctl.engine.net.addresses import Address
+from waltzctl.event_loop import loop_factory
 from waltzctl.formats.znodes import ServerDescriptor
 
 LOG = logging.getLogger("test")
@@ -247,3 +249,15 @@ def test_nobody_listens_is_what_the_system_says() -> None:
         assert not await is_refused(Address("10.0.0..7", port)), "nor does what can be no name"
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("with_uvloop", [False, True], ids=["asyncio", "uvloop"])
+def test_nobody_listens_at_an_address_with_a_zone(with_uvloop: bool) -> None:
+    """A dead server there was kept in the metadata until its session expired."""
+
+    async def work() -> None:
+        (port,) = reserved_ports(1)
+        assert await is_refused(Address(link_local(), port))
+
+    with asyncio.Runner(loop_factory=loop_factory(with_uvloop)) as runner:
+        runner.run(work())

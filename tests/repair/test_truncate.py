@@ -302,3 +302,22 @@ def test_a_file_that_may_not_be_written_leaves_no_repair_half_done(
         apply(repair, arguments=[])
     assert not interrupted(scene.root)
     assert snapshot(scene.root) == before
+
+
+def test_a_file_that_may_not_be_written_any_more_ends_an_undo_before_it_begins(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could write to the directory until that file could be written to again."""
+    apply(plan_truncate(scene.root, partition=0, after=7, allow_data_loss=True), arguments=[])
+    before, really_open = snapshot(scene.root), regular.os.open
+
+    def opened(path: Path, flags: int, *more: int, **named: int) -> int:
+        if Path(path) == scene.seg(0) and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return really_open(path, flags, *more, **named)
+
+    monkeypatch.setattr(regular.os, "open", opened)
+    with pytest.raises(DiskWriteError, match="Permission denied"):
+        undo(scene.root)
+    assert not interrupted(scene.root)
+    assert snapshot(scene.root) == before
