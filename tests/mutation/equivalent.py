@@ -901,7 +901,7 @@ _SCAN = (
             (
                 "engine/scan/scanner.py",
                 "_Scan._damage",
-                "probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, SearchBudget(2**63))",
+                "probe.budget = SearchBudget(2**63)",
             ),
             (
                 "engine/scan/carve.py",
@@ -2401,7 +2401,7 @@ _LOG = (
     ),
     Equivalent(
         "engine/log/view.py",
-        "read_control",
+        "_control_bytes",
         "limit = Layout.RELEASED.file_size(MAX_PARTITIONS) + 1",
         "limit = Layout.RELEASED.file_size(MAX_PARTITIONS) + 2",
         "however much more is read, it is more than may be there",
