@@ -487,7 +487,11 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._writable.set()
         fail(self._greeted, error)
         for call in self._calls.take_all():
-            fail(call.future, self._error_for(call.what))
+            try:
+                told = self._error_for(call.what)
+            except MemoryError:  # nobody else ends this call, nor those behind it
+                told = error
+            fail(call.future, told)
 
     def _error_for(self, what: str) -> PeerError:
         """The error for the call named `what`: why the connection ended."""

@@ -10,6 +10,7 @@ After a failed sync the contents of the disk are unknown: every further change i
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from dataclasses import replace
@@ -21,6 +22,7 @@ from waltzctl.engine.durable.directory_lock import moved
 from waltzctl.engine.errors import (
     ConcurrentUpdateError,
     DamageError,
+    DiskWriteError,
     InvalidRequestError,
     MarkWouldFallError,
     MismatchError,
@@ -37,6 +39,13 @@ from waltzctl.engine.findings.control_files import (
     info_findings,
 )
 from waltzctl.engine.log.view import read_control
+from waltzctl.engine.storage.failed_syncs import (
+    CONTROL,
+    forget_failed_sync,
+    note_failed_sync,
+    sync_failed,
+    write_again,
+)
 from waltzctl.formats.control import (
     CONTROL_HEADER,
     CONTROL_VERSION,
@@ -51,6 +60,24 @@ from waltzctl.formats.control import (
 def create_control_file(path: Path, control: ControlFile) -> None:
     """Write a new control file: whole under a temporary name, synced, renamed, directory synced.  Raises DiskWriteError."""
     disk.write_whole(path, control.encode())
+
+
+def settle_control_file(path: Path) -> None:
+    """Make the control file durable before it is read; write it again where a sync failed before.  Raises DiskError.
+
+    A process that died may have left its last writes in the page cache only; a power loss would then take back sessions and marks
+    that were told.
+    """
+    try:
+        with disk.WritableFile.open(path) as file:
+            if sync_failed(path.parent, CONTROL):
+                write_again(file)
+                forget_failed_sync(path.parent, CONTROL)
+            else:
+                file.sync()
+    except SyncFailedError:
+        note_failed_sync(path.parent, CONTROL)
+        raise
 
 
 def load_control(path: Path, *, expected_key: uuid.UUID | None, expected_partitions: int | None) -> ControlFile:
@@ -302,4 +329,7 @@ class OpenControlFile:
             self._file.sync()
         except SyncFailedError as error:
             self._failed = error
+            with contextlib.suppress(DiskWriteError):  # a copy that is in its place by now has nothing to do with it
+                self.check_in_place()
+                note_failed_sync(self.path.parent, CONTROL)
             raise

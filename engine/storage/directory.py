@@ -55,13 +55,14 @@ from waltzctl.engine.log.view import view_partition, view_storage
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
 from waltzctl.engine.storage.availability_marks import OFF, Availability, combine, load_marks, save_marks
 from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
-from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.control_file import OpenControlFile, settle_control_file
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
+from waltzctl.engine.storage.failed_syncs import forget_failed_sync
 from waltzctl.engine.storage.journal_recovery import WrittenBack, keep_for, write_back_journal, write_back_partition
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_condition import PartitionCondition
 from waltzctl.engine.storage.partition_opening import QUARANTINING_ERRORS, ExaminedPartition, PartitionOpener
-from waltzctl.engine.storage.partition_recovery import forget_failed_sync, renew_last_data, renew_last_index
+from waltzctl.engine.storage.partition_recovery import renew_last_data, renew_last_index
 from waltzctl.engine.storage.retired import (
     begin_deletion,
     check_deletion,
@@ -143,8 +144,7 @@ class StorageDirectory:
             raise _no_control_file(path, control_path)
         lock = DirectoryLock.acquire(path, control_path)
         try:
-            with disk.WritableFile.open(control_path) as file:
-                file.sync()  # a process that died may have left its last writes in the page cache only
+            settle_control_file(control_path)
             taken_back = tuple(entry.id for entry in roll_back_interrupted(path))
             with with_roll_backs(taken_back):
                 control = OpenControlFile.open(
@@ -404,7 +404,7 @@ class StorageDirectory:
                 renew_last_index(old.path, number)
                 if old.condition.unsynced_when_opened:
                     renew_last_data(old.path, number)
-                    forget_failed_sync(old.path, number)
+                    forget_failed_sync(self.path, number)
             try:
                 old.close()
             finally:

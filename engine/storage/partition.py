@@ -42,9 +42,10 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Finding, Severity, Where
 from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_records, only_part, parts_of
 from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.failed_syncs import note_failed_sync
 from waltzctl.engine.storage.partition_condition import PartitionCondition
 from waltzctl.engine.storage.partition_log import PartitionLog, RecordHeader
-from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend, note_failed_sync
+from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
 from waltzctl.engine.storage.segment_files import (
     ActiveSegment,
     BatchPart,
@@ -526,7 +527,7 @@ class Partition:
         if isinstance(error, SyncFailedError):
             with contextlib.suppress(DiskError):  # a copy that is in its place by now has nothing to do with it
                 self._control.check_in_place()
-                note_failed_sync(self.path, self.number)
+                note_failed_sync(self._storage, self.number)
         return error
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -576,6 +577,8 @@ class Partition:
                     self._renew_data_file(self._active)
                     self._leave_journal(self._active)
                     self._active.sync_index()
+            except SyncFailedError as error:
+                raise self._fail(error) from None
             finally:
                 self._closed = True
                 self._log.close()

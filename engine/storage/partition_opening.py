@@ -29,6 +29,7 @@ from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_findin
 from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.commit_journal import CommitJournal
 from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.failed_syncs import note_failed_sync
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_condition import DAMAGED, WRITABLE, PartitionCondition, unmended
 from waltzctl.engine.storage.partition_recovery import (
@@ -83,16 +84,14 @@ class PartitionOpener:
 
     def open_quarantined(self, number: int, error: Exception) -> Partition:
         """Open a partition that cannot be examined because of an error."""
-        return self.open_examined(number, ExaminedPartition([self.read_error(number, error)]))
+        return self.open_examined(number, self._not_examined(number, error))
 
     def examine(self, number: int) -> ExaminedPartition:
         """Examine a partition; its files are made durable as they are read, and not changed."""
         directory = self._storage / str(number)
-        findings = list(self._control.findings(number, self._storage))
-        damaged = any(one.severity is Severity.DAMAGE for one in findings)
         if (left := self.not_written_back.get(number)) is not None:
-            condition = unmended(left) if isinstance(left, DiskWriteError) and not damaged else DAMAGED
-            return ExaminedPartition([*findings, self.read_error(number, left)], condition=condition)
+            return self._not_examined(number, left)
+        findings = list(self._control.findings(number, self._storage))
         if not directory.is_dir():
             known = self._control.info(number).current_struct
             gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
@@ -109,10 +108,17 @@ class PartitionOpener:
             )
         except QUARANTINING_ERRORS as error:
             self._check_shortage(error)
-            condition = unmended(error) if isinstance(error, DiskWriteError) and not damaged else DAMAGED
-            return ExaminedPartition([*findings, self.read_error(number, error)], condition=condition)
+            return self._not_examined(number, error)
+        damaged = any(one.severity is Severity.DAMAGE for one in findings)
         condition = DAMAGED if examination.quarantined or damaged else WRITABLE
         return ExaminedPartition([*findings, *examination.findings], examination, condition)
+
+    def _not_examined(self, number: int, error: Exception) -> ExaminedPartition:
+        """What an error kept from being examined: no damage where the disk, or a permission, did not let something be written."""
+        findings = self._control.findings(number, self._storage)
+        damaged = any(one.severity is Severity.DAMAGE for one in findings)
+        condition = unmended(error) if isinstance(error, DiskWriteError) and not damaged else DAMAGED
+        return ExaminedPartition([*findings, self.read_error(number, error)], condition=condition)
 
     def open_examined(self, number: int, examined: ExaminedPartition) -> Partition:
         """Open a partition as it was examined: mended if it is sound, else quarantined.
@@ -128,6 +134,8 @@ class PartitionOpener:
             opened = Partition(*parts, examined.examination, findings, examined.condition)
         except QUARANTINING_ERRORS as error:
             self._check_shortage(error)
+            if isinstance(error, SyncFailedError):
+                note_failed_sync(self._storage, number)
             found, again, condition = [*findings, self.read_error(number, error)], None, DAMAGED
             if isinstance(error, RefusedError) and self._mending_interrupted():
                 cause = OSError(errno.EBUSY, str(error))

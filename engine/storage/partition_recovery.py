@@ -21,10 +21,8 @@ Bytes that are cut off data files, and indexes that are replaced, are kept in th
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +31,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.regular import special_kind
-from waltzctl.engine.errors import DiskError, SyncFailedError
+from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding
 from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, losses
@@ -41,6 +39,13 @@ from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import FileState, PartitionView, SegmentView, view_partition
 from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, NoSegment, ShortHeader
+from waltzctl.engine.storage.failed_syncs import (
+    PIECE,
+    forget_failed_sync,
+    note_failed_sync,
+    sync_failed,
+    write_again,
+)
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment, index_entries
@@ -371,9 +376,10 @@ def settle_partition(directory: PurePath, partition: int) -> None:
 
     After a crash of the process alone, its last writes may be in the page cache only; a power loss would then take back records
     that readers have seen.  After a sync that failed another one tells nothing: the last segment is written again first
-    (`note_failed_sync`).  Raises DiskWriteError, DiskReadError.
+    (`engine.storage.failed_syncs`).  Raises DiskWriteError, DiskReadError.
     """
-    failed = os.path.exists(_failed_sync_note(directory, partition))
+    storage = directory.parent
+    failed = sync_failed(storage, partition)
     try:
         if failed:
             renew_last_data(directory, partition)
@@ -385,31 +391,10 @@ def settle_partition(directory: PurePath, partition: int) -> None:
                 sync_file(segment.index_path)
         disk.sync_directory(directory)
     except SyncFailedError:
-        note_failed_sync(directory, partition)
+        note_failed_sync(storage, partition)
         raise
     if failed:
-        forget_failed_sync(directory, partition)
-
-
-def note_failed_sync(directory: PurePath, partition: int) -> None:
-    """Leave a note for the next process that a sync of the last segment failed.
-
-    What it did not bring to the disk may be in the page cache only, marked clean, and a sync by another process does not fail.
-    The note need not be durable: after a power loss the files are read from the disk.  Errors are ignored: on a disk that takes
-    no file the segment can most likely not be opened for writing, either.
-    """
-    with contextlib.suppress(DiskError):
-        disk.WritableFile.create(_failed_sync_note(directory, partition)).close()
-
-
-def forget_failed_sync(directory: PurePath, partition: int) -> None:
-    """The last segment was written again, durably: remove the note.  Where it comes back the segment is written once more."""
-    with contextlib.suppress(DiskError):
-        disk.unlink(_failed_sync_note(directory, partition))
-
-
-def _failed_sync_note(directory: PurePath, partition: int) -> Path:
-    return Path(directory.parent / disk.STATE_DIRECTORY / f"sync-failed-{partition}")
+        forget_failed_sync(storage, partition)
 
 
 def clear_unfinished(directory: PurePath, partition: int) -> None:
@@ -431,7 +416,7 @@ def renew_last_index(directory: PurePath, partition: int) -> None:
     for segment in view_partition(directory, partition).data_segments[-1:]:
         if segment.index is not None:
             size = segment.index.size
-            parts = (disk.read_range(segment.index_path, at, _PIECE) for at in range(0, size, _PIECE))
+            parts = (disk.read_range(segment.index_path, at, PIECE) for at in range(0, size, PIECE))
             disk.write_whole(segment.index_path, parts)
 
 
@@ -443,13 +428,7 @@ def renew_last_data(directory: PurePath, partition: int) -> None:
     """
     for segment in view_partition(directory, partition).data_segments[-1:]:
         with disk.WritableFile.open(segment.data_path) as file:
-            for at in range(0, file.size(), _PIECE):
-                file.write_at(at, file.read_at(at, _PIECE))
-            file.sync()
-
-
-_PIECE = 1 << 20
-"""Bytes per read when a file is copied, or written again."""
+            write_again(file)
 
 
 def sync_file(path: PurePath) -> None:

@@ -307,6 +307,47 @@ def test_a_call_that_is_late_in_a_moment_without_memory_fails_behind_it(monkeypa
     run(work())
 
 
+def test_a_connection_that_is_lost_in_a_moment_without_memory_ends_all_its_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The calls behind the one whose error could not be made waited for ever."""
+
+    async def work() -> None:
+        async with scripted(answers(lambda _: b"")) as address:
+            client = await connect(address, SHORT)
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            connection = client._connection
+            failed = list[str]()
+            error_for = connection._error_for
+
+            def no_memory_once(what: str) -> PeerError:
+                failed.append(what)
+                if len(failed) == 1:
+                    raise MemoryError
+                return error_for(what)
+
+            monkeypatch.setattr(connection, "_error_for", no_memory_once)
+            calls = []
+            for what in ("one", "another"):
+                sequence = connection.next_sequence()
+                frame = storage.encode(storage.MaxTransactionIdRequest(3, sequence, 5, False))
+                calls.append(
+                    asyncio.ensure_future(
+                        connection.call(sequence, frame, storage.MaxTransactionIdResponse, what, timeout=60)
+                    )
+                )
+            await asyncio.sleep(0)
+            assert connection._transport is not None
+            connection._transport.abort()
+            async with asyncio.timeout(20 * SHORT):
+                ended = await asyncio.gather(*calls, return_exceptions=True)
+            assert failed == ["one", "another"]
+            assert all(isinstance(one, PeerUnreachableError) for one in ended)
+            await client.close()
+
+    run(work())
+
+
 def test_a_frame_that_swallows_every_answer_ends_the_connection() -> None:
     """A length that was garbled on the way: what is answered from then on is heard, and is no answer to anybody."""
     garbled = FRAME_HEADER.struct.pack(Magic.STORAGE, 0, MAX_BODY)

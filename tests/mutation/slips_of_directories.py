@@ -96,10 +96,10 @@ DIRECTORIES: tuple[Slip, ...] = (
         "one peer has a node read as much at once as it likes",
     ),
     Slip(
-        _DIRECTORY,
-        "                file.sync()  # a process",
-        "                file.size()  # a process",
-        _OF_DIRECTORY,
+        "engine/storage/control_file.py",
+        "            else:\n                file.sync()\n",
+        "            else:\n                file.size()\n",
+        ("tests/storage/test_control_file.py::test_after_a_failed_sync_the_next_process_writes_the_file_again",),
         "what a node believes at its start is gone after a power loss",
     ),
     Slip(
@@ -153,8 +153,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION_OPENING,
-        "        except QUARANTINING_ERRORS as error:\n            self._check_shortage(error)\n            found, again",
-        "        except DamageError as error:\n            self._check_shortage(error)\n            found, again",
+        "        except QUARANTINING_ERRORS as error:\n            self._check_shortage(error)\n            if isinstance",
+        "        except DamageError as error:\n            self._check_shortage(error)\n            if isinstance",
         _OF_DIRECTORY,
         "one partition that cannot be mended stops the node",
     ),

@@ -343,6 +343,28 @@ def test_a_partition_whose_sync_failed_is_opened_with_what_the_journal_has(
     assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
 
 
+def test_a_full_disk_that_keeps_a_failed_partition_from_its_journal_is_no_damage(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was *quarantined*, to be recovered from another replica."""
+    journaled.commit({0: 3})
+    path = segment(journaled.path, 0)
+    with monkeypatch.context() as patch:
+        failing(patch, "fdatasync", path)
+        with pytest.raises(SyncFailedError):
+            journaled.storage.partition(0).append(journaled.records(0, 1))
+    with monkeypatch.context() as patch:
+        failing(patch, "pwrite", path, code=errno.ENOSPC)
+        left = journaled.storage.reopen(0)
+        assert isinstance(left.failed, DiskFullError)
+        assert not left.damaged
+        outage = standing_outage(left)
+        assert outage is not None
+        assert outage.code is FailureCode.DISK_FULL
+    journaled.storage.reopen(0).check_writable()
+    assert journaled.held() == journaled.acknowledged
+
+
 def test_a_failed_partition_that_leaves_takes_its_records_along(
     journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

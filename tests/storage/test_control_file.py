@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import struct
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import CREATED, KEY
-from tests.storage.support import LAYOUTS, codes, damage
+from tests.builders import CREATED, KEY, build_directory
+from tests.repair.trees import recording
+from tests.storage.support import LAYOUTS, codes, damage, opened
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     ConcurrentUpdateError,
@@ -27,6 +29,7 @@ from waltzctl.engine.errors import (
     SyncFailedError,
 )
 from waltzctl.engine.storage.control_file import OpenControlFile, create_control_file
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, Layout, decode_control, initial_control
 
 NAME = "waltz-storage.ctl"
@@ -263,3 +266,33 @@ def test_after_a_failed_sync_nothing_more_is_written(tmp_path: Path, monkeypatch
             control.set_low_water_mark(0, 3, 3, 3)
         assert path.read_bytes() == before
         assert control.info(0).current_struct.marks == (1, 1, 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("when", ["written", "opened"])
+def test_after_a_failed_sync_the_next_process_writes_the_file_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its own sync does not fail any more: a session and marks that were in memory only counted as durable."""
+    build_directory(tmp_path, {0: 5})
+    path = tmp_path / NAME
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "injected")
+
+    with contextlib.ExitStack() as stack, monkeypatch.context() as patch:
+        if when == "opened":
+            patch.setattr(os, "fdatasync", fail)
+            with pytest.raises(SyncFailedError):
+                StorageDirectory.open(tmp_path)
+        else:
+            storage = stack.enter_context(opened(tmp_path))
+            patch.setattr(os, "fdatasync", fail)
+            with pytest.raises(SyncFailedError):
+                storage.partition(0).set_low_water_mark(9, 4)
+    for again in (True, False):
+        with recording() as changes, opened(tmp_path):
+            pass
+        kinds = [one.kind for one in changes if one.path == path]
+        assert kinds == (["write", "sync"] if again else ["sync"])
+        written = [one.data for one in changes if one.path == path and one.kind == "write"]
+        assert written == ([path.read_bytes()] if again else [])

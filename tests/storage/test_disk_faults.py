@@ -18,7 +18,7 @@ from tests.blocks import encoded_block, wire_record
 from tests.builders import build_directory, make_records
 from tests.repair.trees import recording
 from tests.storage.faulty_disks import everything_is_there
-from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, offset_of, opened
+from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, offset_of, opened
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskFullError, DiskWriteError, PartitionQuarantinedError, SyncFailedError
 from waltzctl.engine.inspect.verify import VerifySummary, verify
@@ -27,7 +27,7 @@ from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER
-from waltzctl.formats.segment import segment_name
+from waltzctl.formats.segment import ENTRY_SIZE, segment_name
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import pack_records
 
@@ -298,21 +298,39 @@ def test_after_a_flush_that_failed_while_it_is_mended_nothing_is_read(
         assert (partition.max_transaction_id, type(partition.failed)) == (-1, SyncFailedError)
 
 
-@pytest.mark.parametrize("when", ["opened", "appended"])
+@pytest.mark.parametrize("when", ["opened", "mended", "appended", "closed"])
 def test_after_a_flush_that_failed_the_next_process_writes_the_last_segment_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Its own flush does not fail any more: what is in memory only counted as durable, and was gone after a power loss."""
     build_directory(tmp_path, {0: 20, 1: 20})
+    if when == "mended":
+        with index_path(tmp_path).open("r+b") as index:
+            index.truncate(index.seek(0, os.SEEK_END) - ENTRY_SIZE)
     with contextlib.ExitStack() as stack:
+
+        def break_syncs(suffix: str = "", allowed: int = 0) -> None:
+            name = f"/0/{data_path(tmp_path).stem}"
+            stack.enter_context(
+                failing(monkeypatch, SYNCS, errno.EIO, allowed, lambda path: name in path and path.endswith(suffix))
+            )
+
         if when == "opened":
-            stack.enter_context(failing(monkeypatch, SYNCS, errno.EIO, 0, lambda path: f"/0/{segment_name(0)}" in path))
+            break_syncs()
+        if when == "mended":  # behind the sync of what is there
+            break_syncs(".idx", 1)
         storage = stack.enter_context(opened(tmp_path, StorageOptions()))
-        if when == "appended":
-            stack.enter_context(failing(monkeypatch, SYNCS, errno.EIO, 0, lambda path: f"/0/{segment_name(0)}" in path))
-            with pytest.raises(SyncFailedError):
+        match when:
+            case "appended":
+                break_syncs()
+                with pytest.raises(SyncFailedError):
+                    storage.partition(0).append(make_records(1, first=20))
+            case "closed":
                 storage.partition(0).append(make_records(1, first=20))
-        assert isinstance(storage.partition(0).failed, SyncFailedError)
+                break_syncs(".idx")
+                with pytest.raises(SyncFailedError):
+                    storage.close()
+        assert when == "closed" or isinstance(storage.partition(0).failed, SyncFailedError)
     size = data_path(tmp_path).stat().st_size
     for again in (True, False):
         with recording() as changes, opened(tmp_path, StorageOptions()) as storage:

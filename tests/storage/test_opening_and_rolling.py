@@ -678,7 +678,7 @@ def test_the_index_is_made_durable_at_a_checkpoint_and_not_with_every_batch(tmp_
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
 def test_the_last_index_is_written_as_it_reads(tmp_path: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     built(tmp_path, 25)
-    monkeypatch.setattr(partition_recovery, "_PIECE", piece)
+    monkeypatch.setattr(partition_recovery, "PIECE", piece)
     before = digest(tmp_path)
     with recording() as changes:
         renew_last_index(tmp_path / "0", 0)

@@ -1,0 +1,53 @@
+"""Notes for the next process that a sync failed: of a partition's last segment, or of the control file.
+
+What such a sync did not bring to the disk may be in the page cache only, marked clean, and a sync by another process does not
+fail.  So whoever finds a note writes the file again, with the bytes that are read, before anything relies on them.
+
+A note need not be durable: after a power loss the files are read from the disk.  One that is left, or comes back, costs that the
+file is written once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path, PurePath
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskError
+
+CONTROL = "control"
+"""What stands for the control file in place of a partition's number."""
+PIECE = 1 << 20
+"""Bytes per read when a file is copied, or written again."""
+
+
+def note_failed_sync(storage: PurePath, what: int | str) -> None:
+    """Leave a note that a sync failed, of a partition's last segment or of the control file (`CONTROL`).
+
+    Errors are ignored: on a disk that takes no file the one in question can most likely not be opened for writing, either.
+    """
+    with contextlib.suppress(DiskError):
+        disk.WritableFile.create(_note(storage, what)).close()
+
+
+def sync_failed(storage: PurePath, what: int | str) -> bool:
+    """Whether there is a note."""
+    return os.path.exists(_note(storage, what))
+
+
+def forget_failed_sync(storage: PurePath, what: int | str) -> None:
+    """The file was written again, durably: remove the note."""
+    with contextlib.suppress(DiskError):
+        disk.unlink(_note(storage, what))
+
+
+def write_again(file: disk.WritableFile) -> None:
+    """Write a file again in its place, with the bytes that are read, durably.  Raises DiskWriteError, DiskReadError."""
+    for at in range(0, file.size(), PIECE):
+        file.write_at(at, file.read_at(at, PIECE))
+    file.sync()
+
+
+def _note(storage: PurePath, what: int | str) -> Path:
+    return Path(storage / disk.STATE_DIRECTORY / f"sync-failed-{what}")
