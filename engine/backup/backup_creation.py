@@ -175,10 +175,15 @@ class _Creation:
         storage = self._planned(None, previous)
         plans = [self._planned(number, previous) for number in source.partitions]
         head = self._writer.previous_head
+        header = None if source.control is None else source.control.header
+        key = None if header is None else header.cluster_key  # another one may be damage of any segment, or of itself
         doubtful = absent(source) | {
             number
             for number, plan in zip(source.partitions, plans, strict=True)
-            if head is None or head.damaged or not lacks_nothing_new(source, number, plan, previous.get(number))
+            if head is None
+            or head.damaged
+            or head.cluster_key != key
+            or not lacks_nothing_new(source, number, plan, previous.get(number))
         }
         self._lacking = lacks(source, doubtful)
         self._progress.start("backing up", sum(one.size for plan in (storage, *plans) for one in plan.pieces))
@@ -191,12 +196,11 @@ class _Creation:
             self._lacking &= lacks(source, doubtful)
         for number in sorted(self._below_mark - _partitions(self._lacking)):
             raise self._changed(number, "it ended below its mark, and lacks nothing now")
-        header = None if source.control is None else source.control.header
         return self._writer.commit(
             sections,
             own,
             tag=self._tag,
-            cluster_key=None if header is None else header.cluster_key,
+            cluster_key=key,
             num_partitions=None if header is None else header.num_partitions,
             live=source.live,
             lacking=len(self._lacking),

@@ -27,6 +27,7 @@ from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.findings.control_files import info_findings
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import check_partitions, partition_directories, view_storage
@@ -105,9 +106,12 @@ def lacks(source: SourceDirectory, partitions: Collection[int]) -> frozenset[Lac
 
     Of these partitions, also without a directory, and of what is beside the partitions.  Raises DiskReadError, FileNotFoundError.
     """
-    found = storage_status(source.path, partitions)
+    control = source.control
+    strays = control is not None and any(one >= len(control.partitions) for one in partitions)
+    found = storage_status(source.path, None if strays else partitions)  # of a stray alone there is no status
     counted = _COUNTED_WHEN_READ - {Code.TORN_TAIL} if source.live else _COUNTED_WHEN_READ
-    told = (*found.findings, *(one for partition in found.partitions for one in partition.findings))
+    those = (partition for partition in found.partitions if partition.partition in partitions)
+    told = (*found.findings, *(one for partition in those for one in partition.findings))
     return frozenset(
         (one.code, str(one.path), one.partition, one.transaction_id)
         for one in told
@@ -126,15 +130,35 @@ def lacks_nothing_new(
 ) -> bool:
     """Whether a partition that lacked nothing in its previous backup lacks nothing now, of whose files none is read for that.
 
-    They are the same, and hold its mark.
+    They are the same, and hold its mark; what the control file says of it is intact; and no segment's file was left out, as one
+    that is no regular file, or in creation: the previous backup left it out as well, and in creation it is no more if it stays.
     """
-    if previous is None:
+    if previous is None or _info_damaged(source, number):
         return False
     there, before = (
         {(one.name, one.size, one.modified_ns, one.inode) for one in files}
         for files in (plan.files, previous.section.files)
     )
-    return there == before and local_mark(source, number) <= (-1 if plan.last is None else plan.last)
+    held = local_mark(source, number) <= (-1 if plan.last is None else plan.last)
+    return there == before and held and not _leaves_out(source, number, plan)
+
+
+def _leaves_out(source: SourceDirectory, number: int, plan: SectionPlan) -> bool:
+    """Whether there are files of segments that are not in the plan, or the directory is gone meanwhile."""
+    planned = {one.name for one in plan.files}
+    try:
+        names = places.names(source.path / str(number))
+    except FileNotFoundError:
+        return True
+    return any(parse_name(name) is not None and f"{number}/{name}" not in planned for name in names)
+
+
+def _info_damaged(source: SourceDirectory, number: int) -> bool:
+    control = source.control
+    if control is None or number >= len(control.partitions):
+        return False
+    found = info_findings(source.path / CONTROL_FILE_NAME, control.layout, control.partitions[number], None)
+    return any(one.severity is Severity.DAMAGE for one in found)
 
 
 def local_mark(source: SourceDirectory, number: int) -> int:

@@ -199,6 +199,21 @@ def test_an_end_below_the_mark_that_stays_is_damage(tmp_path: Path, held: Path) 
     assert [one.code for one in found] == ["acknowledged-missing"]
 
 
+@pytest.mark.parametrize("left", [0, 50, None])
+def test_a_lost_segment_that_was_taken_for_one_in_creation_is_told_later(
+    tmp_path: Path, held: Path, left: int | None
+) -> None:
+    """Nothing changes any more, and yet it is no segment in creation any more."""
+    place, segment = vault(tmp_path), held / "0" / f"{50:019}.seg"
+    for path in (*(held / "0").iterdir(), held / "0"):
+        os.utime(path, (time.time() - 60,) * 2)
+    segment.unlink() if left is None else os.truncate(segment, left)
+    assert backup(place, held).damaged == 0, "it may be in creation"
+    for path in [held / "0", *([] if left is None else [segment])]:
+        os.utime(path, (time.time() - 60,) * 2)
+    assert [backup(place, held).damaged for _ in range(2)] == [1, 1]
+
+
 def test_half_a_record_below_the_mark_is_damage(tmp_path: Path, held: Path) -> None:
     place = vault(tmp_path)
     below_mark(held, less=1)

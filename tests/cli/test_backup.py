@@ -280,6 +280,9 @@ def test_what_the_source_has_lost_is_told(
         pytest.param(lambda control, _: control.write_bytes(bytes(control.stat().st_size)), id="blank control file"),
         pytest.param(lambda control, _: os.truncate(control, 20), id="short control file"),
         pytest.param(lambda _, segment: _overwrite(segment, 20, b"another!"), id="header of a segment"),
+        pytest.param(lambda _, segment: os.mkfifo(segment.parent / f"{150:019}.seg"), id="no file"),
+        pytest.param(lambda control, _: _overwrite(control, 132, bytes(100)), id="info of a partition"),
+        pytest.param(lambda control, _: _overwrite(control, 20, b"another!"), id="key"),
     ],
 )
 def test_damage_outside_of_records_is_told(place: Path, source: Path, damage: Callable[[Path, Path], None]) -> None:
@@ -289,6 +292,19 @@ def test_damage_outside_of_records_is_told(place: Path, source: Path, damage: Ca
     for _ in ("whole", "incremental"):
         answer = invoke("backup", "create", place, source, "--format", "ndjson")
         assert (answer.status, answer.objects[0]["damaged"] > 0) == (5, True)
+
+
+def test_a_directory_of_a_partition_that_the_cluster_does_not_have_is_backed_up(
+    tmp_path: Path, place: Path, source: Path
+) -> None:
+    """It is of another cluster, or from before: `status` has a note on it, and every nightly backup was refused."""
+    build_directory(tmp_path / "other", {7: 20}, num_partitions=8)
+    shutil.copytree(tmp_path / "other" / "7", source / "7")
+    assert invoke("status", source).status == 0
+    assert created(place, source)["damaged"] == 0
+    _remove_segments(source / "0", 0)
+    answer = invoke("backup", "create", place, source, "--format", "ndjson")
+    assert (answer.status, answer.objects[0]["damaged"]) == (5, 1)
 
 
 def _overwrite(file: Path, offset: int, data: bytes) -> None:
