@@ -14,12 +14,14 @@ import os
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskError
+from waltzctl.engine.errors import DiskError, DiskReadError
 
 CONTROL = "control"
 """What stands for the control file in place of a partition's number."""
 PIECE = 1 << 20
 """Bytes per read when a file is copied, or written again."""
+_PAGE = 4096
+"""Bytes of a page of the page cache, which is read from the disk as a whole."""
 
 
 def note_failed_sync(storage: PurePath, what: int | str) -> None:
@@ -43,9 +45,19 @@ def forget_failed_sync(storage: PurePath, what: int | str) -> None:
 
 
 def write_again(file: disk.WritableFile) -> None:
-    """Write a file again in its place, with the bytes that are read, durably.  Raises DiskWriteError, DiskReadError."""
-    for at in range(0, file.size(), PIECE):
-        file.write_at(at, file.read_at(at, PIECE))
+    """Write a file again in its place, with the bytes that are read, durably.  Raises DiskWriteError.
+
+    A page that cannot be read is left as it is: it is not in the page cache, so that nobody takes it for more than the disk has.
+    """
+    size = file.size()
+    for begin in range(0, size, PIECE):
+        end = min(begin + PIECE, size)
+        try:
+            file.write_at(begin, file.read_at(begin, end - begin))
+        except DiskReadError:
+            for at in range(begin, end, _PAGE):
+                with contextlib.suppress(DiskReadError):
+                    file.write_at(at, file.read_at(at, min(_PAGE, end - at)))
     file.sync()
 
 
