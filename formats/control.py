@@ -479,8 +479,6 @@ def decode_control(data: Buffer) -> ControlFile:
     Where the length fits neither layout (`size_fits` false), the layout is the one in which more structs are valid, and every
     complete info in the bytes is decoded.  Raises ValueError for fewer than 128 bytes.
     """
-    if len(data) < CONTROL_HEADER.size:
-        raise ValueError(f"a control file has at least {CONTROL_HEADER.size} bytes, here are {len(data)}")
     header, layout, count, fits, extended = _framed(data)
     infos = tuple(PartitionInfo.decode(layout, p, data, layout.info_offset(p)) for p in range(count))
     return ControlFile(layout, header, infos, len(data), fits, extended)
@@ -491,8 +489,6 @@ def decode_infos(data: Buffer, wanted: Iterable[int]) -> dict[int, PartitionInfo
 
     Takes a time that grows with how many are wanted.  Raises ValueError for fewer than 128 bytes.
     """
-    if len(data) < CONTROL_HEADER.size:
-        raise ValueError(f"a control file has at least {CONTROL_HEADER.size} bytes, here are {len(data)}")
     _, layout, count, _, _ = _framed(data)
     return {
         number: PartitionInfo.decode(layout, number, data, layout.info_offset(number))
@@ -502,7 +498,12 @@ def decode_infos(data: Buffer, wanted: Iterable[int]) -> dict[int, PartitionInfo
 
 
 def _framed(data: Buffer) -> tuple[ControlHeader, Layout, int, bool, bool]:
-    """Header and layout, how many infos there are, whether the length fits a layout, and whether the file is an extended one."""
+    """Header and layout, how many infos there are, whether the length fits a layout, and whether the file is an extended one.
+
+    Raises ValueError for fewer than 128 bytes.
+    """
+    if len(data) < CONTROL_HEADER.size:
+        raise ValueError(f"a control file has at least {CONTROL_HEADER.size} bytes, here are {len(data)}")
     header = ControlHeader.decode(data)
     fitting = layout_of(len(data), header.num_partitions)
     extended = fitting is Layout.RELEASED and _is_extended(data, header.num_partitions)

@@ -194,8 +194,8 @@ class _Creation:
         if self._lacking and source.live:
             # what came or went as it was looked at lacks nothing when it is looked at again
             self._lacking &= lacks(source, doubtful)
-        for number in sorted(self._below_mark - _partitions(self._lacking)):
-            raise self._changed(number, "it ended below its mark, and lacks nothing now")
+        if passing := self._below_mark - _partitions(self._lacking):
+            raise self._changed(min(passing), "it ended below its mark, and lacks nothing now")
         return self._writer.commit(
             sections,
             own,

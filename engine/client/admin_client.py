@@ -9,10 +9,10 @@ Sources: release 0.13.2; the two switches: design document *Storage protocol*.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
-from waltzctl.engine.client.node_client import NodeClient
+from waltzctl.engine.client.node_client import NodeClient, in_parts
 from waltzctl.engine.errors import PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.formats.wire import admin as wire
 from waltzctl.formats.wire.frame import Magic
@@ -31,12 +31,6 @@ _PORT: NodePort[wire.AdminMessage] = NodePort(
 
 MOST_CHANGED = 1 << 16
 """Most partitions in one request; a node takes a quarter of a million numbers in a frame at most."""
-
-
-def _parts(partitions: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The partitions of each request; one request without any where there are none."""
-    for first in range(0, max(len(partitions), 1), MOST_CHANGED):
-        yield tuple(partitions[first : first + MOST_CHANGED])
 
 
 class AdminClient(NodeClient[wire.AdminMessage]):
@@ -59,7 +53,7 @@ class AdminClient(NodeClient[wire.AdminMessage]):
         with writes and switching on with reads: in between, a partition is read-only.
         """
         if not self.has_two_switches:
-            for part in _parts(partitions):
+            for part in in_parts(partitions, MOST_CHANGED):
                 await self._change(wire.PartitionAvailableRequest(self._sequence(), part, available), "availability")
             return
         for partition in partitions:
@@ -87,7 +81,7 @@ class AdminClient(NodeClient[wire.AdminMessage]):
 
         More than `MOST_CHANGED` take several requests, here and in the other calls; after an error those in front were done.
         """
-        for part in _parts(partitions):
+        for part in in_parts(partitions, MOST_CHANGED):
             request = wire.PartitionAssignmentRequest(self._sequence(), part, True, False)
             await self._change(request, "assigning partitions")
 
@@ -96,7 +90,7 @@ class AdminClient(NodeClient[wire.AdminMessage]):
 
         With `delete_files` their files are removed.  A released node forgets their session and marks in any case.
         """
-        for part in _parts(partitions):
+        for part in in_parts(partitions, MOST_CHANGED):
             request = wire.PartitionAssignmentRequest(self._sequence(), part, False, delete_files)
             await self._change(request, "taking partitions away")
 

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self
 
@@ -19,6 +19,12 @@ from waltzctl.engine.client.client_connection import (
 )
 from waltzctl.engine.errors import InvalidRequestError, PeerError
 from waltzctl.engine.net.addresses import Address
+
+
+def in_parts(partitions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """The partitions of each request, at most `most`; one request without any where there are none."""
+    for first in range(0, max(len(partitions), 1), most):
+        yield tuple(partitions[first : first + most])
 
 
 class NodeClient(Generic[M]):

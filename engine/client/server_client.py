@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
-from waltzctl.engine.client.node_client import NodeClient
+from waltzctl.engine.client.node_client import NodeClient, in_parts
 from waltzctl.engine.errors import RefusedError
 from waltzctl.formats.request_id import NO_CLIENT, NO_PARTITION, RequestId
 from waltzctl.formats.wire import client as wire
@@ -83,8 +83,8 @@ class ServerClient(NodeClient[wire.ClientMessage]):
 
         Many take several requests; after an error those in front of it were done.
         """
-        for first in range(0, max(len(partitions), 1), MOST_PREFERRED):
-            await self._prefer(tuple(partitions[first : first + MOST_PREFERRED]), preferred)
+        for part in in_parts(partitions, MOST_PREFERRED):
+            await self._prefer(part, preferred)
 
     async def _prefer(self, wanted: tuple[int, ...], preferred: bool) -> None:
         number = self._request_id(wanted[0] if wanted else NO_PARTITION)  # the first one, as in the release

@@ -329,7 +329,11 @@ class OpenControlFile:
             self._file.sync()
         except SyncFailedError as error:
             self._failed = error
-            with contextlib.suppress(DiskWriteError):  # a copy that is in its place by now has nothing to do with it
-                self.check_in_place()
-                note_failed_sync(self.path.parent, CONTROL)
+            self.note_failed_sync(CONTROL)
             raise
+
+    def note_failed_sync(self, what: int | str) -> None:
+        """See `engine.storage.failed_syncs`; a copy that is in the directory's place by now has nothing to do with it."""
+        with contextlib.suppress(DiskWriteError):
+            self.check_in_place()
+            note_failed_sync(self.path.parent, what)

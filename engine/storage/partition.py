@@ -19,7 +19,6 @@ Thread-safe.  One writer at a time holds the write lock; readers never wait for 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
 import uuid
@@ -42,7 +41,6 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Finding, Severity, Where
 from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_records, only_part, parts_of
 from waltzctl.engine.storage.control_file import OpenControlFile
-from waltzctl.engine.storage.failed_syncs import note_failed_sync
 from waltzctl.engine.storage.partition_condition import PartitionCondition
 from waltzctl.engine.storage.partition_log import PartitionLog, RecordHeader
 from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
@@ -525,9 +523,7 @@ class Partition:
     def _fail(self, error: DiskWriteError) -> DiskWriteError:
         self._failed = error
         if isinstance(error, SyncFailedError):
-            with contextlib.suppress(DiskError):  # a copy that is in its place by now has nothing to do with it
-                self._control.check_in_place()
-                note_failed_sync(self._storage, self.number)
+            self._control.note_failed_sync(self.number)
         return error
 
     # --- reading -----------------------------------------------------------------------------------------------------

@@ -327,15 +327,21 @@ def test_a_segment_that_cannot_be_synced_keeps_the_journal(
     assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
 
 
-def test_a_partition_whose_sync_failed_is_opened_with_what_the_journal_has(
-    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    journaled.commit({0: 3})
+def segment_whose_sync_failed(journaled: Journaled, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data file of partition 0, behind a sync that failed in an append to it."""
     path = segment(journaled.path, 0)
     with monkeypatch.context() as patch:
         failing(patch, "fdatasync", path)
         with pytest.raises(SyncFailedError):
             journaled.storage.partition(0).append(journaled.records(0, 1))
+    return path
+
+
+def test_a_partition_whose_sync_failed_is_opened_with_what_the_journal_has(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    journaled.commit({0: 3})
+    path = segment_whose_sync_failed(journaled, monkeypatch)
     path.write_bytes(journaled.durable[path])  # the system lets go of what it could not write
     journaled.storage.reopen(0)
     assert journaled.held() == journaled.acknowledged
@@ -348,11 +354,7 @@ def test_a_full_disk_that_keeps_a_failed_partition_from_its_journal_is_no_damage
 ) -> None:
     """It was *quarantined*, to be recovered from another replica."""
     journaled.commit({0: 3})
-    path = segment(journaled.path, 0)
-    with monkeypatch.context() as patch:
-        failing(patch, "fdatasync", path)
-        with pytest.raises(SyncFailedError):
-            journaled.storage.partition(0).append(journaled.records(0, 1))
+    path = segment_whose_sync_failed(journaled, monkeypatch)
     with monkeypatch.context() as patch:
         failing(patch, "pwrite", path, code=errno.ENOSPC)
         left = journaled.storage.reopen(0)
@@ -369,11 +371,7 @@ def test_a_failed_partition_that_leaves_takes_its_records_along(
     journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     journaled.commit({0: 3, 1: 1})
-    path = segment(journaled.path, 0)
-    with monkeypatch.context() as patch:
-        failing(patch, "fdatasync", path)
-        with pytest.raises(SyncFailedError):
-            journaled.storage.partition(0).append(journaled.records(0, 1))
+    path = segment_whose_sync_failed(journaled, monkeypatch)
     path.write_bytes(journaled.durable[path])
     journaled.storage.unassign(0, delete_files=False)
     copy = journaled.after_power_loss(tmp_path)
