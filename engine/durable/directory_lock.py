@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -166,15 +165,18 @@ class DirectoryLock:
     def check_in_place(self) -> None:
         """Raise DiskWriteError when the locked directory was moved, or another one was put at its path, a copy perhaps.
 
-        What is made by name from then on gets into that other directory.  After `release` nothing is checked.
+        What is made by name from then on gets into that other directory.  After `release` nothing is checked.  Where the system
+        does not tell, its error is the one that is raised.
         """
-        held = self._descriptors
-        with contextlib.suppress(OSError):
+        held, cause = self._descriptors, None
+        try:
             if not held or is_still_at(self._state, held[-1]):
                 return
+        except OSError as error:
+            cause = error
         if not self._descriptors:  # released by another thread meanwhile
             return
-        raise write_error(self._state.parent, None, moved())
+        raise write_error(self._state.parent, None, cause or moved())
 
     def release(self) -> None:
         """Release the locks; a second call does nothing."""

@@ -102,6 +102,22 @@ def open_for_reading(path: PurePath | str, *, devices: bool = False) -> int:
         raise DiskReadError(path, None, error, doing="open") from error
 
 
+def is_directory(path: PurePath) -> bool:
+    """Whether a directory is at `path`, links followed.  Raises DiskReadError where the disk or file server does not tell."""
+    try:
+        return Path(path).is_dir()
+    except OSError as error:
+        raise DiskReadError(path, None, error, doing="look at") from error
+
+
+def exists(path: PurePath) -> bool:
+    """Whether something is at `path`, where the caller writes; links are followed.  Raises DiskWriteError as `is_directory`."""
+    try:
+        return Path(path).exists()
+    except OSError as error:
+        raise write_error(path, None, error, doing="look at") from error
+
+
 class WritableFile:
     """A file open for positioned reading and writing.  Every change goes through the observer.
 
@@ -167,8 +183,11 @@ class WritableFile:
         return self._descriptor is None
 
     def size(self) -> int:
-        """Length in bytes."""
-        return os.fstat(self.fileno()).st_size
+        """Length in bytes.  Raises DiskWriteError."""
+        try:
+            return os.fstat(self.fileno()).st_size
+        except OSError as error:  # of a file server, or a disk that is gone
+            raise write_error(self.path, None, error, doing="get the size of") from error
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from byte `offset`; fewer only at the end of the file.  Raises DiskReadError."""
@@ -414,11 +433,19 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
     if (kind := special_kind(path)) is not None:
         raise write_error(path, None, OSError(errno.EINVAL, f"it is {kind}, not a regular file"), doing="replace")
     beside = path.with_name(path.name + TEMPORARY_SUFFIX)
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.lstat(beside)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise write_error(path, None, error, doing="replace") from error
+    else:
         unlink(beside)
     with WritableFile.create(beside, like=path) as file:
-        made = os.fstat(file.fileno())
+        try:
+            made = os.fstat(file.fileno())
+        except OSError as error:
+            raise write_error(path, None, error, doing="replace") from error
         try:
             with opened_directory(path.parent) as directory:
                 yield file

@@ -40,14 +40,15 @@ def open_file(path: Path, create: bool) -> tuple[sqlite3.Connection, int]:
 
     Raises NotWaltzError, PeerUnreachableError, DeadlineError.
     """
-    if not path.is_file():
-        if path.exists():
-            raise NotWaltzError(f"{path}: no regular file", advice="give the path of the metadata's file")
-        if not create:
-            raise NotWaltzError(
-                f"{path}: there is no metadata", advice="make a cluster with waltzctl create-cluster or cluster create"
-            )
     with translated_errors(path):
+        if not path.is_file():
+            if path.exists():
+                raise NotWaltzError(f"{path}: no regular file", advice="give the path of the metadata's file")
+            if not create:
+                raise NotWaltzError(
+                    f"{path}: there is no metadata",
+                    advice="make a cluster with waltzctl create-cluster or cluster create",
+                )
         database = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
             uri=True,

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.node_settings import HealthOptions
+from waltzctl.engine.node.outages import START_AGAIN
 
 if TYPE_CHECKING:
     from waltzctl.engine.node.hosted_storage import HostedStorage
@@ -90,19 +91,24 @@ class JournalHealth:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealthReport:
-    """The outcome of one health check.  `journal` None: the node has no commit journal."""
+    """The outcome of one health check.
+
+    `journal` None: the node has no commit journal.  `sessions`: why no partition can begin a session; None: they can.
+    """
 
     disk: DiskHealth
     partitions: tuple[PartitionHealth, ...]
     ports: tuple[PortHealth, ...]
     draining: bool = False
     journal: JournalHealth | None = None
+    sessions: str | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong, as sentences; empty when the node is healthy."""
         found = [self.disk.problem] if self.disk.problem else []
         found += [self.journal.problem] if self.journal is not None and self.journal.problem else []
+        found += [self.sessions] if self.sessions else []
         found += [one.problem for one in self.partitions if one.problem]
         found += [
             f"the {port.name} port does not listen; restart the node" for port in self.ports if not port.listening
@@ -186,6 +192,7 @@ class Health:
             tuple(PortHealth(name, listening) for name, listening in self._ports().items()),
             self._draining.is_set(),
             self._journal(),
+            self._sessions(),
         )
         return self.last
 
@@ -204,6 +211,12 @@ class Health:
         except RuntimeError as error:
             return DiskHealth(None, None, f"the disk cannot be looked at: {error}")
         return DiskHealth(state.free_bytes, state.seconds, state.problem)
+
+    def _sessions(self) -> str | None:
+        failed = self._hosted.sessions_failed
+        return (
+            None if failed is None else f"no partition can begin a session since this failed: {failed}; {START_AGAIN}"
+        )
 
     def _journal(self) -> JournalHealth | None:
         journal = self._storage.journal

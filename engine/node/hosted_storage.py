@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import MOST_THREADS, Flusher
 from waltzctl.engine.durable.relocation import DELETING
-from waltzctl.engine.errors import DiskError
+from waltzctl.engine.errors import DiskError, WaltzError
 from waltzctl.engine.net.executor import Executor, JobExecutor
 from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.disk_probe import DiskProbe
@@ -37,11 +37,10 @@ from waltzctl.engine.node.permissions import (
 )
 from waltzctl.engine.node.shared_commit import SharedCommits
 from waltzctl.engine.scan.transcode import AppendEncoder
-from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
-from waltzctl.engine.storage.retired import prepare_relocation
+from waltzctl.engine.storage.retired import left_directories, prepare_relocation
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.wire.storage import SessionInfo
 
@@ -151,7 +150,7 @@ class HostedStorage:
         with self._lock:
             numbers = self._checked(partitions)
             for number in numbers:
-                if number not in self._services and not (delete_files and self._left_files(number)):
+                if number not in self._services and not (delete_files and left_directories(self.storage.path, number)):
                     raise NotLoadedError(number)
             for number in numbers:
                 self._unassign_one(number, delete_files=delete_files)
@@ -177,10 +176,6 @@ class HostedStorage:
         service.end(not_loaded(service.number))
         self._metrics.forget(service.number)
 
-    def _left_files(self, number: int) -> bool:
-        path = self.storage.path
-        return (path / str(number)).is_dir() or put_aside_path(path, number).is_dir()
-
     def set_availability(
         self, partitions: Sequence[int], *, readable: bool | None = None, writable: bool | None = None
     ) -> None:
@@ -202,6 +197,11 @@ class HostedStorage:
                     before, service.availability = service.availability, self.storage.availability(number)
                     if service.availability.available and not before.available and service.outage is not None:
                         self.reopen(number)
+
+    @property
+    def sessions_failed(self) -> WaltzError | None:
+        """Why no session can begin until a restart: the fences or the control file could not be synced; None: they can."""
+        return self._fences.failed or self.storage.control_failed
 
     def availability(self, partition: int) -> Availability:
         """Whether a partition may be read and written.  Raises InvalidRequestError, DamageError, DiskReadError."""

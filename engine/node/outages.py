@@ -133,7 +133,8 @@ def outage_of(error: BaseException, partition: Partition, transaction_id: int | 
     if isinstance(error, DiskFullError):
         return Outage(FailureCode.DISK_FULL, f"found the disk full: {error}", _MAKE_ROOM, Return.SPACE)
     if isinstance(error, DiskWriteError) and error.errno not in _TEMPORARY_ERRORS:
-        return Outage(denial_of(error).code, f"cannot write: {error}", _OPEN_AGAIN, Return.OPENED)
+        remedy = _OPEN_AGAIN if partition.marks_failed is None else START_AGAIN
+        return Outage(denial_of(error).code, f"cannot write: {error}", remedy, Return.OPENED)
     if isinstance(error, CorruptRecordError):
         code = FailureCode.CORRUPT_RECORD
     elif not isinstance(error, DiskReadError):
@@ -173,6 +174,8 @@ _OPEN_AGAIN = (
     "look after the disk, then restart the node, or switch the partition off and on again with waltzctl node HOST:PORT"
     " availability"
 )
+START_AGAIN = "look after the disk, then restart the node"
+"""What to do about a file of the whole directory that could not be synced."""
 _MAKE_ROOM = "make room, and it comes back by itself"
 
 

@@ -433,8 +433,13 @@ class PartitionService:
         return denial
 
     def let_in(self, session_id: int, offline: bool) -> None:
-        """Admit a checked request: its session, if it is a newer one, is durable on return.  Raises DiskError."""
+        """Admit a checked request: its session, if it is a newer one, is durable on return.  Raises DiskError.
+
+        One that could not set its low-water mark is not admitted: its server would end the recovery of all replicas for that.
+        """
         if permissions.raises_session(self._state, session_id=session_id, offline=offline):
+            if (failed := self.partition.marks_failed) is not None:
+                raise failed
             self._fences.raise_to(self.number, session_id)
             self._session = session_id
 

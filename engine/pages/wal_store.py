@@ -113,7 +113,11 @@ class WalStore:
             raise PageStoreFailedError(f"{self.directory}: the numbers of logs are used up")
         self._number += 1
         file = WritableFile.create(self.directory / str(LogName(self._number, LOG_LEVEL)))
-        disk.sync_directory(self.directory)
+        try:
+            disk.sync_directory(self.directory)
+        except BaseException:
+            file.close()
+            raise
         self._position = self._room_end = 0
         with self._names:
             self._logs.append(self._number)

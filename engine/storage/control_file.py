@@ -181,6 +181,11 @@ class OpenControlFile:
         """Findings about a partition's info."""
         return tuple(info_findings(self.path, self._layout, self.info(partition), storage))
 
+    @property
+    def failed(self) -> SyncFailedError | None:
+        """The failed sync since which nothing is written; None: there was none."""
+        return self._failed
+
     def check_in_place(self) -> None:
         """Raise DiskWriteError when the directory was moved, or another one was put at its path, a copy perhaps.
 

@@ -42,10 +42,12 @@ from waltzctl.engine.errors import (
     DamageError,
     DiskError,
     DiskFullError,
+    DiskReadError,
     NotAssignedError,
     NotWaltzError,
     PartitionQuarantinedError,
     RefusedError,
+    SyncFailedError,
     with_roll_backs,
 )
 from waltzctl.engine.findings import Code, Finding, Where, make_finding
@@ -69,6 +71,7 @@ from waltzctl.engine.storage.retired import (
     check_put_aside,
     empty_deleted,
     finish_deletions,
+    left_directories,
     prepare_relocation,
     put_aside,
     take_from_aside,
@@ -181,6 +184,11 @@ class StorageDirectory:
         return self._control.num_partitions
 
     @property
+    def control_failed(self) -> SyncFailedError | None:
+        """The failed sync since which the control file takes no writes; None: there was none."""
+        return self._control.failed
+
+    @property
     def options(self) -> StorageOptions:
         """Sizes and bounds with which the directory was opened."""
         return self._options
@@ -275,7 +283,9 @@ class StorageDirectory:
                 return
             self._control.check_in_place()
             directory = self.path / str(number)
-            if not directory.is_dir():  # an old deletion that is finished later would drop the new partition's fence
+            if not disk.is_directory(
+                directory
+            ):  # an old deletion that is finished later would drop the new partition's fence
                 finish_deletions(self.path, self._control, (number,))
             info = self._control.info(number)
             current = info.current_struct
@@ -316,8 +326,7 @@ class StorageDirectory:
             if number in self._unopened:
                 self.partition(number)
             assigned = number in self._partitions
-            leftover = (self.path / str(number)).is_dir() or put_aside_path(self.path, number).is_dir()
-            if not assigned and not (delete_files and leftover):
+            if not assigned and not (delete_files and left_directories(self.path, number)):
                 raise self._not_assigned(number)
             unknown = info.current is None
             # A pair without a struct in force can be reset, which deletion does.  An info that names another partition cannot.
@@ -509,7 +518,11 @@ class StorageDirectory:
         control = self._control.control
         for number in range(self.num_partitions):
             directory = self.path / str(number)
-            assigned = is_hosted(self.path, control, number, directory=directory.is_dir())
+            try:
+                present = disk.is_directory(directory)
+            except DiskReadError:  # a disk of its own that failed: whoever opens the partition tells it
+                present = True
+            assigned = is_hosted(self.path, control, number, directory=present)
             if assigned and (wanted is None or number in wanted):
                 self._partitions[number] = self._opener.open(number)
                 continue
@@ -517,7 +530,7 @@ class StorageDirectory:
                 self._unopened[number] = None
                 continue
             self._findings += self._control.findings(number, self.path)
-            if directory.is_dir():
+            if present:
                 self._findings += self._unassigned_segments(number)
         self._opener.raises_shortage = False
 

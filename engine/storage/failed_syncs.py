@@ -1,4 +1,4 @@
-"""Notes for the next process that a sync failed: of a partition's last segment, or of the control file.
+"""Notes for the next process that a sync failed: of a partition's last segment, the control file, or the session fences.
 
 What such a sync did not bring to the disk may be in the page cache only, marked clean, and a sync by another process does not
 fail.  So whoever finds a note writes the file again, with the bytes that are read, before anything relies on them.
@@ -18,6 +18,8 @@ from waltzctl.engine.errors import DiskError, DiskReadError
 
 CONTROL = "control"
 """What stands for the control file in place of a partition's number."""
+FENCES = "fences"
+"""The same for the session fences."""
 PIECE = 1 << 20
 """Bytes per read when a file is copied, or written again."""
 _PAGE = 4096
@@ -25,7 +27,7 @@ _PAGE = 4096
 
 
 def note_failed_sync(storage: PurePath, what: int | str) -> None:
-    """Leave a note that a sync failed, of a partition's last segment or of the control file (`CONTROL`).
+    """Leave a note that a sync failed, of a partition's last segment, the control file (`CONTROL`) or the fences (`FENCES`).
 
     Errors are ignored: on a disk that takes no file the one in question can most likely not be opened for writing, either.
     """

@@ -17,6 +17,13 @@ from types import TracebackType
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, SyncFailedError
 from waltzctl.engine.log import places
+from waltzctl.engine.storage.failed_syncs import (
+    FENCES,
+    forget_failed_sync,
+    note_failed_sync,
+    sync_failed,
+    write_again,
+)
 from waltzctl.formats.fence import (
     FENCE_FILE_NAME,
     FENCE_HEADER,
@@ -32,6 +39,8 @@ from waltzctl.formats.fence import (
     fence_file_size,
     pair_offset,
 )
+
+_START_AGAIN = "look after the disk, then restart the node"
 
 
 def fence_path(storage: PurePath) -> PurePath:
@@ -61,7 +70,12 @@ class SessionFences:
         Raises DamageError for a damaged file, or one for another number of partitions; DiskError.
         """
         path = fence_path(storage)
-        return cls(path, num_partitions, _open_file(path, num_partitions))
+        return cls(path, num_partitions, _open_file(storage, num_partitions))
+
+    @property
+    def failed(self) -> SyncFailedError | None:
+        """The failed sync since which no session is admitted that is newer than the present one; None: there was none."""
+        return self._failed
 
     def get(self, partition: int) -> int:
         """The highest session admitted; -1 when there was none.
@@ -151,7 +165,9 @@ class SessionFences:
         try:
             self._file.sync()
         except SyncFailedError as error:
+            error.advice = error.advice or _START_AGAIN
             self._failed = error
+            note_failed_sync(self.path.parent.parent, FENCES)
             raise
 
 
@@ -193,17 +209,26 @@ def _check_file(header: bytes, size: int, num_partitions: int) -> None:
         raise FenceError(f"it has {size} bytes instead of {expected}")
 
 
-def _open_file(path: PurePath, num_partitions: int) -> disk.WritableFile | None:
+def _open_file(storage: PurePath, num_partitions: int) -> disk.WritableFile | None:
+    path = fence_path(storage)
     try:
         file = disk.WritableFile.open(path)
     except FileNotFoundError:
         return None
     try:
         _check_file(file.read_at(0, FENCE_HEADER.size), file.size(), num_partitions)
-        file.sync()
+        if sync_failed(storage, FENCES):
+            write_again(file)
+            forget_failed_sync(storage, FENCES)
+        else:
+            file.sync()
     except FenceError as error:
         file.close()
         raise _damaged(path, error) from error
+    except SyncFailedError:
+        file.close()
+        note_failed_sync(storage, FENCES)
+        raise
     except BaseException:
         file.close()
         raise

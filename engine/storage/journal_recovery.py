@@ -154,10 +154,9 @@ def write_back_journal(storage: Path, control: OpenControlFile) -> WrittenBack |
     failed: dict[int, WaltzError] = {}
     journaled = in_force(state, list(_areas_of(state)))
     for partition, parts in sorted(journaled.items()):
-        if _deletion_unfinished(storage, partition):
-            continue
         try:
-            write_back(storage, parts, control.cluster_key)
+            if not _deletion_unfinished(storage, partition):
+                write_back(storage, parts, control.cluster_key)
         except (DamageError, DiskError) as error:
             failed[partition] = error
     try:
@@ -212,8 +211,8 @@ def _keep(storage: Path, control: OpenControlFile, state: JournalState, partitio
 
 
 def _deletion_unfinished(storage: Path, partition: int) -> bool:
-    """Whether a deletion of the partition is unfinished, so that its records need no write-back."""
-    return not (storage / str(partition)).is_dir() and retired_place(storage, DELETING, partition).is_dir()
+    """Whether a deletion of the partition is unfinished, so that its records need no write-back.  Raises DiskReadError."""
+    return not disk.is_directory(storage / str(partition)) and retired_place(storage, DELETING, partition).is_dir()
 
 
 def _areas_of(state: JournalState) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ import errno
 import threading
 import uuid
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from waltzctl.engine.durable import disk
@@ -147,6 +147,11 @@ class Partition:
         """Whether the partition can be written at present, and if not, why."""
         condition = self._opened_in if self._failed is None else self._opened_in.after(self._failed)
         return condition.at_rest() if self._closed else condition
+
+    @property
+    def marks_failed(self) -> SyncFailedError | None:
+        """Why no session can set its mark until the directory is opened again: the control file could not be synced; or None."""
+        return self._control.failed
 
     @property
     def quarantined(self) -> bool:
@@ -338,8 +343,11 @@ class Partition:
                     remove_segment(self.path, extent, opened)
                     raise
             except DiskWriteError as error:
-                if Path(self.path / segment_name(active.next_transaction_id)).exists():
-                    # the new segment could not be removed, and records appended in front of it would overlap it
+                try:
+                    left = disk.exists(self.path / segment_name(active.next_transaction_id))
+                except DiskWriteError:  # nobody can tell
+                    left = True
+                if left:  # the new segment could not be removed, and records appended in front of it would overlap it
                     self._fail(error)
                 raise
         ended = whole_extent(

@@ -3,21 +3,26 @@
 A partition is examined first (`examine`), which changes nothing but makes durable what was read.  It is then opened as it was
 examined (`open_examined`): a sound partition is mended and writable, any other is opened quarantined.  An error of the disk, or
 damage, quarantines the one partition and never keeps the directory from opening.  A shortage of file descriptors does: nothing is
-wrong with the partition, and a process that may open more files opens it (`PartitionOpener.raises_shortage`).
+wrong with the partition, and a process that may open more files opens it (`PartitionOpener.raises_shortage`).  In a running
+node, and where the system lacked memory, the partition is UNMENDED: it needs to be opened again, and no repair.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DESCRIPTOR_SHORTAGE,
     DamageError,
     DiskError,
+    DiskReadError,
     DiskWriteError,
     NotWaltzError,
     RefusedError,
@@ -44,6 +49,9 @@ from waltzctl.engine.storage.store import interrupted
 
 QUARANTINING_ERRORS = (DiskError, FileNotFoundError, NotWaltzError, RefusedError, DamageError)
 """Errors of examining or mending a partition that quarantine it; any other error keeps the directory from opening."""
+E = TypeVar("E", bound=Exception)
+_SHORTAGE = (*DESCRIPTOR_SHORTAGE, errno.ENOMEM)
+"""Error numbers of reads that say nothing about the partition's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,8 @@ class PartitionOpener:
 
     `not_written_back`: partitions whose records could not be written back from a commit journal, with the error of each.
     `journal`: the commit journal that opened partitions use; None for none.
-    `raises_shortage`: whether a shortage of descriptors is raised instead of quarantining, as when the directory is opened.
+    `raises_shortage`: whether a shortage of descriptors is raised instead of keeping the partition out, as when the directory
+    is opened.
     """
 
     def __init__(self, storage: Path, control: OpenControlFile, options: StorageOptions) -> None:
@@ -92,7 +101,11 @@ class PartitionOpener:
         if (left := self.not_written_back.get(number)) is not None:
             return self._not_examined(number, left)
         findings = list(self._control.findings(number, self._storage))
-        if not directory.is_dir():
+        try:
+            present = disk.is_directory(directory)
+        except DiskReadError as error:
+            return self._not_examined(number, error)
+        if not present:
             known = self._control.info(number).current_struct
             gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
             return ExaminedPartition([*findings, loss_finding(gone, Where(self._storage, number, directory))])
@@ -114,7 +127,11 @@ class PartitionOpener:
         return ExaminedPartition([*findings, *examination.findings], examination, condition)
 
     def _not_examined(self, number: int, error: Exception) -> ExaminedPartition:
-        """What an error kept from being examined: no damage where the disk, or a permission, did not let something be written."""
+        """What an error kept from being examined: no damage where the disk, or a permission, did not let something be written.
+
+        Nor where the system lacked something to read it with.
+        """
+        error = _as_not_mended(error)
         findings = self._control.findings(number, self._storage)
         damaged = any(one.severity is Severity.DAMAGE for one in findings)
         condition = unmended(error) if isinstance(error, DiskWriteError) and not damaged else DAMAGED
@@ -136,6 +153,8 @@ class PartitionOpener:
             self._check_shortage(error)
             if isinstance(error, SyncFailedError):
                 note_failed_sync(self._storage, number)
+            unread = isinstance(error, DiskReadError)
+            error = _as_not_mended(error)
             found, again, condition = [*findings, self.read_error(number, error)], None, DAMAGED
             if isinstance(error, RefusedError) and self._mending_interrupted():
                 cause = OSError(errno.EBUSY, str(error))
@@ -143,7 +162,7 @@ class PartitionOpener:
             if isinstance(error, DiskWriteError) and examined.condition.writable:
                 # the log is as sound as it was: it can be read
                 condition = unmended(error)
-                again = None if isinstance(error, SyncFailedError) else self.examine(number).examination
+                again = None if unread or isinstance(error, SyncFailedError) else self.examine(number).examination
             opened = Partition(*parts, again, found, condition)
         opened.journal = self.journal
         return opened
@@ -163,3 +182,11 @@ class PartitionOpener:
         """The finding for an error that kept a partition from being examined or opened."""
         where = self._storage / str(number)
         return make_finding(Code.READ_ERROR, where, str(error), storage_directory=self._storage, partition=number)
+
+
+def _as_not_mended(error: E) -> E | DiskWriteError:
+    """The error, as one of writing where it is a shortage that a read met: it tells of no damage."""
+    if isinstance(error, DiskReadError) and error.errno in _SHORTAGE:
+        cause = OSError(error.errno, os.strerror(error.errno))
+        return write_error(error.path, error.offset, cause, doing="open or read")
+    return error

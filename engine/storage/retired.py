@@ -27,7 +27,7 @@ def check_put_aside(storage: Path, number: int) -> None:
     """Raise RefusedError when the partition cannot be put aside: there are files put aside before, or no directory to move."""
     target = put_aside_path(storage, number)
     _refuse_elsewhere(storage / str(number), moved_back=True)
-    if not (storage / str(number)).is_dir():
+    if not disk.is_directory(storage / str(number)):
         raise RefusedError(
             f"{storage / str(number)}: the directory of partition {number} is lost, so that there is nothing to put aside",
             advice="bring it back, or take the partition away with its files deleted",
@@ -40,11 +40,14 @@ def check_put_aside(storage: Path, number: int) -> None:
 
 
 def _refuse_elsewhere(directory: Path, *, moved_back: bool) -> None:
-    """Raise RefusedError when a partition's directory is a symbolic link or a mount point, and so cannot be moved.
+    """Raise RefusedError when a partition's directory is a symbolic link or a mount point, and so cannot be moved; DiskReadError.
 
     `moved_back`: the directory is only put aside; an absolute link is then accepted, as it leads to the same place when moved.
     """
-    linked = directory.is_symlink()
+    try:
+        linked = directory.is_symlink()
+    except OSError as error:
+        raise DiskReadError(directory, None, error, doing="look at") from error
     if linked and not (moved_back and os.path.isabs(os.readlink(directory))):
         what = "it is a symbolic link"
     elif not linked and is_mount(directory):
@@ -76,16 +79,16 @@ def take_from_aside(storage: Path, number: int) -> None:
     relocate(storage, put_aside_path(storage, number), storage / str(number))
 
 
-def _sources(storage: Path, number: int) -> list[Path]:
-    """The directories of a partition that exist: its own, and the one put aside."""
-    return [path for path in (storage / str(number), put_aside_path(storage, number)) if path.is_dir()]
+def left_directories(storage: Path, number: int) -> list[Path]:
+    """The directories of a partition that exist: its own, and the one put aside.  Raises DiskReadError."""
+    return [path for path in (storage / str(number), put_aside_path(storage, number)) if disk.is_directory(path)]
 
 
 def check_deletion(storage: Path, number: int) -> None:
     """Raise RefusedError when a partition's directories hold foreign files, or cannot be moved (`_refuse_elsewhere`)."""
     for place in (storage / str(number), put_aside_path(storage, number)):
         _refuse_elsewhere(place, moved_back=False)
-    for source in _sources(storage, number):
+    for source in left_directories(storage, number):
         view = view_partition(source, number)
         if unknown := (*view.unknown, *(one.data.path for one in view.strays), *view.special):
             raise RefusedError(
@@ -100,10 +103,10 @@ def begin_deletion(storage: Path, number: int) -> None:
     was put aside, is deleted first: otherwise the next assignment would take it for the partition's.
     """
     check_deletion(storage, number)
-    if not _sources(storage, number):
+    if not left_directories(storage, number):
         disk.make_directory(storage / str(number))
         disk.sync_directory(storage)
-    *put_aside_before, source = reversed(_sources(storage, number))
+    *put_aside_before, source = reversed(left_directories(storage, number))
     for directory in put_aside_before:
         _delete(directory)
     target = retired_place(storage, DELETING, number)

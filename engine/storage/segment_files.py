@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -129,7 +129,7 @@ def create_segment(
     """
     header = SegmentHeader(FORMAT_VERSION, disk.now_ms(), cluster_key, partition, first_transaction_id).encode()
     extent = whole_extent(partition, directory, first_transaction_id, first_transaction_id, HEADER_SIZE)
-    if Path(extent.data_path).exists():
+    if disk.exists(extent.data_path):
         message = "a segment is to begin here, and its data file exists already"
         finding = make_finding(Code.SEGMENT_OVERLAP, extent.data_path, message, partition=partition)
         raise DamageError(f"{extent.data_path}: {message}", [finding], advice="run waltzctl verify")
@@ -173,7 +173,7 @@ def remove_segment(directory: PurePath, segment: SegmentExtent, opened: int | No
     `opened`: see `engine.durable.disk.sync_directory`.
     """
     for path in (segment.index_path, segment.data_path):
-        if Path(path).exists():
+        if disk.exists(path):
             disk.unlink(path)
         disk.sync_directory(directory, opened)
 

@@ -647,6 +647,21 @@ def test_a_directory_whose_lock_is_released_meanwhile_was_not_moved(
             lock.check_in_place()
 
 
+def test_a_disk_that_does_not_answer_is_no_directory_that_was_moved(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to be put back: a page store that met one such moment told its owner to do that."""
+    lock = DirectoryLock.acquire(storage, None)
+
+    def failing(path: Path) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with lock, monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing)
+        with pytest.raises(DiskWriteError, match=os.strerror(errno.EIO)):
+            lock.check_in_place()
+
+
 @pytest.mark.parametrize("first_fails", [True, False])
 def test_a_file_that_two_replace_at_once_is_never_half_of_one(tmp_path: Path, *, first_fails: bool) -> None:
     path = tmp_path / "file"

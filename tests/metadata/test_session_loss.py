@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -590,6 +591,18 @@ def test_where_no_file_can_be_made_is_told(tmp_path: Path) -> None:
 def test_a_directory_is_no_metadata(tmp_path: Path) -> None:
     with pytest.raises(NotWaltzError, match="no regular file"):
         asyncio.run(EmbeddedStore.open(tmp_path, create=True))
+
+
+def test_a_file_that_cannot_be_looked_at_is_metadata_that_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing)
+        with pytest.raises(PeerUnreachableError, match=os.strerror(errno.EIO)):
+            asyncio.run(EmbeddedStore.open(tmp_path / "metadata"))
 
 
 # --- ZooKeeper -----------------------------------------------------------------------------------------------------------

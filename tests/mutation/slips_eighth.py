@@ -43,7 +43,7 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/journal_recovery.py",
-        "        if _deletion_unfinished(storage, partition):\n            continue\n",
+        "            if not _deletion_unfinished(storage, partition):\n    ",
         "",
         (f"{_JOURNAL}::test_a_deletion_in_whose_midst_a_process_died_wants_nothing_written_back",),
         "a partition that is half deleted keeps a journal for good",

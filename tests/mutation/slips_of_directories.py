@@ -139,8 +139,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "            self._findings += self._control.findings(number, self.path)\n            if directory.is_dir():",
-        "            if directory.is_dir():",
+        "            self._findings += self._control.findings(number, self.path)\n            if present:",
+        "            if present:",
         _OF_DIRECTORY,
         "damage in the control file is hidden until the partition is assigned",
     ),

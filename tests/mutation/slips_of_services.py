@@ -125,8 +125,8 @@ SERVICES: tuple[Slip, ...] = (
     ),
     Slip(
         _HOSTED_STORAGE,
-        "        self._metrics.forget(service.number)\n\n    def _left",
-        "\n    def _left",
+        "        self._metrics.forget(service.number)\n\n    def set_availability",
+        "\n    def set_availability",
         _OF_HOSTING,
         "a partition that is gone is shown for ever",
     ),

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory
+from tests.descriptors import let_syncs_fail
 from tests.node.running import LOOPS, Answer, Peer, StuckDisk, append, get, run, running
 from tests.storage.support import damage, data_path
 from waltzctl.engine.durable import disk
@@ -164,6 +165,32 @@ def test_a_failed_flush_is_an_illness(tmp_path: Path, monkeypatch: pytest.Monkey
             assert answer.health["disk"]["healthy"] is True
             assert answer.health["partitions"]["failed"] == [0]
             await peer.close()
+
+    run(work())
+
+
+def test_fences_that_could_not_be_synced_are_an_illness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the node is restarted no partition begins a session; nothing told that, nor what ends it."""
+    build_directory(tmp_path, {0: 3})
+
+    def question(session: int) -> storage.LastSessionInfoRequest:
+        return storage.LastSessionInfoRequest(session, 7, 0)
+
+    async def work() -> None:
+        async with running(tmp_path) as node:
+            peer = await Peer.data(node)
+            assert isinstance(await peer.request(question(1000)), storage.LastSessionInfoResponse)
+            assert not (await node.check()).problems
+            with monkeypatch.context() as patch:
+                let_syncs_fail(patch, ".waltzctl/sessions")
+                assert isinstance(await peer.request(question(1001)), FailureResponse)
+            assert isinstance(await peer.request(question(1002)), FailureResponse)
+            [problem] = unwell(await get(node, "/health"))
+            assert problem.startswith("no partition can begin a session since this failed: ")
+            assert problem.endswith("restart the node")
+            await peer.close()
+        async with running(tmp_path) as node:
+            assert not (await node.check()).problems
 
     run(work())
 

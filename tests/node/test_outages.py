@@ -11,9 +11,11 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.builders import build_directory
 from tests.node.service_support import LOG, Served, appended, created, serving
 from tests.storage.support import built, damage, data_path, index_path, offset_of
 from waltzctl.engine.durable import disk
@@ -217,6 +219,59 @@ def test_a_failed_write_keeps_a_partition_out_unless_it_was_the_process_that_was
         served.succeed(appended(30, session=SESSION))
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("call", ["open", "pread"])
+def test_a_shortage_while_a_partition_is_opened_again_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int
+) -> None:
+    """It was quarantined, to be recovered from another replica, and nothing is wrong with it."""
+    built(tmp_path / "s", 30, mark=-1)
+    real: Callable[..., object] = getattr(os, call)
+
+    def failing(where: Any, *given: Any, **words: Any) -> object:
+        if str(os.readlink(f"/proc/self/fd/{where}") if isinstance(where, int) else where).endswith(".seg"):
+            raise OSError(error, os.strerror(error))
+        return real(where, *given, **words)
+
+    with serving(tmp_path / "s") as served:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing)
+            served.hosted.reopen(0)
+        assert refused(served, first_question()) == "io-error"
+        service = served.hosted.service(0)
+        assert service is not None
+        assert service.outage is not None
+        assert "switch the partition off and on" in service.outage.remedy
+        served.hosted.reopen(0)
+        expect_in(served)
+        served.succeed(appended(30, session=SESSION))
+
+
+@pytest.mark.parametrize(
+    ("call", "suffix"), [("fstat", ".seg"), ("fstat", ".idx"), ("stat", ".seg"), ("lstat", ".seg.waltzctl-tmp")]
+)
+def test_files_that_cannot_be_looked_at_keep_a_partition_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, suffix: str
+) -> None:
+    """As on a disk that is gone.  It was an internal error, and the partition went on taking part in sessions."""
+    records = built(tmp_path / "s", 30, mark=-1)
+    real: Callable[..., object] = getattr(os, call)
+
+    def failing(where: Any, *given: Any, **words: Any) -> object:
+        if str(os.readlink(f"/proc/self/fd/{where}") if isinstance(where, int) else where).endswith(suffix):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(where, *given, **words)
+
+    with serving(tmp_path / "s", storage=StorageOptions(segment_size_threshold=offset_of(records, 10))) as served:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing)
+            assert refused(served, appended(30, session=SESSION)) == "io-error"
+        expect_out(served, "io-error")
+        served.hosted.reopen(0)
+        expect_in(served)
+        served.succeed(appended(30, session=SESSION))
+
+
 def test_marks_that_cannot_be_written_keep_a_partition_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Setting the mark is what a server does with every replica; one that fails there would stop the others again and again."""
     built(tmp_path / "s", 30, mark=-1)
@@ -225,6 +280,32 @@ def test_marks_that_cannot_be_written_keep_a_partition_out(tmp_path: Path, monke
             fail(patch, "fdatasync", "waltz-storage.ctl", errno.EIO)
             assert refused(served, SetLowWaterMarkRequest(SESSION, 0, 0, 29)) == "sync-failed"
         expect_out(served, "sync-failed")
+        service = served.hosted.service(0)
+        assert service is not None
+        assert service.outage is not None
+        assert service.outage.remedy.endswith("restart the node"), "no switch lets the control file be written again"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_no_session_begins_that_could_not_set_its_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Every other partition, and one that is opened `again`, let it begin, which ended the recovery of all its replicas."""
+    build_directory(tmp_path / "s", {0: 30, 1: 3})
+    with serving(tmp_path / "s") as served:
+        served.succeed(appended(30, session=SESSION))
+        with monkeypatch.context() as patch:
+            fail(patch, "fdatasync", "waltz-storage.ctl", errno.EIO)
+            failing = SetLowWaterMarkRequest(SESSION, 0, 0, 30) if again else SetLowWaterMarkRequest(SESSION, 0, 1, 2)
+            assert refused(served, failing) == "sync-failed"
+        if again:
+            served.hosted.reopen(0)
+        served.succeed(appended(31, session=SESSION))
+        assert refused(served, first_question(SESSION + 1)) == "sync-failed"
+        served.succeed(appended(32, session=SESSION))
+        assert served.hosted.sessions_failed is not None
+    with serving(tmp_path / "s") as served:
+        assert isinstance(served.one(first_question(SESSION + 1)), LastSessionInfoResponse)
 
 
 @pytest.mark.parametrize("path_of", [index_path, data_path])
@@ -377,6 +458,7 @@ class Partition:
     """What an outage looks at."""
 
     number, path = 3, Path("/d/3")
+    marks_failed = None
 
     def __init__(self) -> None:
         self.condition = WRITABLE

@@ -50,6 +50,7 @@ class Partition:
         self.session_id = SESSION
         self.low_water_mark = self.local_low_water_mark = -1
         self.marks_known = True
+        self.marks_failed = None
         self.condition = WRITABLE
         self.findings: tuple[Any, ...] = ()
         self.next_transaction_id = 0

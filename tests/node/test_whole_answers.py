@@ -94,7 +94,7 @@ def test_a_partition_that_is_out_for_another_reason_is_neither_quarantined_nor_f
 
 def test_a_look_at_the_disk_is_shared_as_long_as_the_options_say(tmp_path: Path) -> None:
     storage: Any = SimpleNamespace(path=tmp_path, partitions={}, journal=None)
-    hosted: Any = SimpleNamespace(services=())
+    hosted: Any = SimpleNamespace(services=(), sessions_failed=None)
     looks: list[int] = []
     for max_age in (60.0, 0.0):
         health = Health(storage, hosted, ports=dict, options=HealthOptions(max_age=max_age))
@@ -147,7 +147,7 @@ def test_a_look_tells_the_partitions_that_the_disk_is_well(tmp_path: Path, probl
     partition = SimpleNamespace(damaged=False, failed=None)
     service = Looked()
     storage: Any = SimpleNamespace(path=tmp_path, partitions={5: partition, 2: partition}, journal=None)
-    hosted: Any = SimpleNamespace(service=lambda _: service, services=(service,))
+    hosted: Any = SimpleNamespace(service=lambda _: service, services=(service,), sessions_failed=None)
     health = Health(
         storage, hosted, ports=lambda: {"b": True, "a": False}, options=HealthOptions(max_age=3.0, deadline=4.0)
     )
@@ -168,7 +168,7 @@ def test_a_look_tells_the_partitions_that_the_disk_is_well(tmp_path: Path, probl
 
 def test_a_disk_of_which_nothing_can_be_said_is_a_problem(tmp_path: Path) -> None:
     storage: Any = SimpleNamespace(path=tmp_path, partitions={}, journal=None)
-    hosted: Any = SimpleNamespace(services=())
+    hosted: Any = SimpleNamespace(services=(), sessions_failed=None)
     health = Health(storage, hosted, ports=dict)
 
     def no_thread() -> DiskState:

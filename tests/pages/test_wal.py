@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.descriptors import let_syncs_fail, open_descriptors
 from tests.pages.stores import crash, data, delete, disk_full_after, no_sync, put, ref
 from waltzctl.engine.catalogue import Code
 from waltzctl.engine.durable import quarantine
@@ -306,6 +307,20 @@ def test_a_full_disk_at_the_log_stops_writing_and_not_reading(tmp_path: Path, mo
     with PageStorage.open(tmp_path / "s") as again:
         assert (data(again, 1), data(again, 2)) == (b"one", None)
         put(again, 2, b"two")
+
+
+def test_a_log_that_cannot_be_begun_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store keeps the error, and so did the error the file."""
+    store = PageStorage.create(tmp_path / "s")
+    put(store, 1, b"one")
+    with monkeypatch.context() as patch:
+        let_syncs_fail(patch, "/wal")
+        patch.setattr(os, "fdatasync", lambda _: None)
+        with pytest.raises(SyncFailedError) as kept:
+            collect_garbage(store, checkpoint=True)
+    store.close()
+    assert "sync directory" in str(kept.value)
+    assert not [path for path in open_descriptors().values() if str(tmp_path) in path]
 
 
 def test_a_failed_flush_of_a_blob_file_stops_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -482,6 +482,30 @@ def test_a_segment_that_is_not_the_journals_fails_its_partition_alone(
     assert not is_marked(copy)
 
 
+def test_a_partition_on_a_disk_that_is_gone_keeps_its_part_of_the_journal(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its directory cannot even be looked at.  The node did not start."""
+    journaled.commit({0: 1, 1: 2})
+    copy, real = journaled.after_power_loss(tmp_path), os.stat
+
+    def gone(path: Any, *given: Any, **words: Any) -> os.stat_result:
+        if str(path).startswith(str(copy / "1")):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, *given, **words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", gone)
+        with StorageDirectory.open(copy) as storage:
+            assert [n for n, one in storage.partitions.items() if one.quarantined] == [1]
+            assert storage.written_back is not None
+            assert list(storage.written_back.failed) == [1]
+            assert storage.partition(0).read_range(0, 100) == journaled.acknowledged[0]
+    assert is_marked(copy)
+    assert journaled.held(copy) == journaled.acknowledged
+    assert not is_marked(copy)
+
+
 @pytest.mark.parametrize("state_too", [False, True])
 @pytest.mark.parametrize("way", ["reopen", "restart", "anew"])
 def test_a_full_disk_keeps_what_the_journal_has_for_later(

@@ -582,6 +582,39 @@ def test_a_shortage_of_descriptors_is_no_damage(
             assert storage.reopen(1).quarantined, "one that is opened again later does not end the node"
 
 
+@LAYOUTS
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_partition_on_a_disk_that_is_gone_keeps_no_other_one_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, layout: Layout
+) -> None:
+    """Where it is mounted from a disk of its own, even its directory cannot be looked at; the node did not start."""
+    build_directory(tmp_path, {0: 3, 1: 3}, layout=layout)
+    real = os.stat
+
+    def failing(path: Any, *given: Any, **words: Any) -> os.stat_result:
+        if str(path).startswith(str(tmp_path / "1")):
+            raise OSError(number, os.strerror(number))
+        return real(path, *given, **words)
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat"):
+            patch.setattr(os, name, failing)
+        with opened(tmp_path) as storage:
+            assert storage.partition(0).condition.writable
+            assert [one.code for one in storage.partition(1).findings] == ["read-error"]
+            assert storage.partition(1).condition.damaged
+            if layout.has_flags:
+                storage.unassign(1, delete_files=False)
+                with pytest.raises(DiskReadError):  # and not made anew
+                    storage.assign(1)
+            else:
+                with pytest.raises(DiskReadError):  # it would have to be moved
+                    storage.unassign(1, delete_files=False)
+            patch.setattr(os, "stat", real)
+            storage.reopen(1) if 1 in storage.partitions else storage.assign(1)
+            assert storage.partition(1).max_transaction_id == 2
+
+
 def test_an_opening_that_fails_leaves_no_file_open_and_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_directory(tmp_path, {0: 3, 1: 3})
     real = PartitionOpener.open

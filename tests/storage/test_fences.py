@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import build_directory, digest
+from tests.descriptors import let_syncs_fail
 from tests.storage.support import LAYOUTS, opened
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError, SyncFailedError
@@ -123,6 +124,30 @@ def test_a_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with SessionFences.open(path, 2) as fences:
         fences.raise_to(0, 5)
         assert fences.get(0) == 5
+
+
+@pytest.mark.parametrize("when", ["raised", "opened"])
+def test_what_a_failed_sync_left_in_memory_only_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The next process' sync does not fail: it admitted the session, and a power loss brought the one before it back."""
+    path = state_directory(tmp_path)
+    with SessionFences.open(path, 2) as fences:
+        fences.raise_to(0, 3)
+        with monkeypatch.context() as patch:
+            let_syncs_fail(patch, "sessions")
+            with pytest.raises(SyncFailedError):
+                fences.raise_to(0, 4) if when == "raised" else SessionFences.open(path, 2)
+    written, changes = fence_path(path).read_bytes(), []
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "observer", changes.append)
+        for again in (True, False):
+            changes.clear()
+            SessionFences.open(path, 2).close()
+            assert [(one.kind, one.data) for one in changes if one.path.name == "sessions"] == [
+                *([("write", written)] if again else []),
+                ("sync", b""),
+            ]
 
 
 @pytest.mark.parametrize("spoil", ["header", "shorter", "longer", "other"])
