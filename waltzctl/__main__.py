@@ -7,8 +7,10 @@ commands that use them.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -33,16 +35,34 @@ def _open_missing_streams() -> None:
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_WRONLY)
             if opened != descriptor:
-                os.dup2(opened, descriptor, inheritable=True)
+                os.dup2(opened, descriptor)
                 os.close(opened)
+            # for Spark's processes, whose files are to get none of the three numbers, either
+            os.set_inheritable(descriptor, True)
             mode = "r" if descriptor == 0 else "w"
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
+
+
+def _undo_inherited_signals() -> None:
+    """Take back what a parent left of its own handling of signals, which a program keeps across its start.
+
+    Where SIGCHLD is ignored the system forgets how a child ended, and Python takes that for success: a pipeline's run that failed
+    was one that went well.  Where a signal to stop is blocked, neither a server nor a repair hears of it.  A signal that is
+    ignored stays so, as for the jobs in a script's background.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK,
+        (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCHLD),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its status; `arguments` are those of the process unless given."""
     _open_missing_streams()
     try:
+        if arguments is None:  # the process is our own
+            _undo_inherited_signals()
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are text streams here
         from waltzctl.app import app
@@ -75,10 +95,11 @@ def process() -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        sys.stdout.flush()
     except (OSError, KeyboardInterrupt):
         sys.exit(status)
+    with contextlib.suppress(OSError, KeyboardInterrupt):  # the interpreter would make a status of its own of it
+        sys.stderr.flush()
     os._exit(status & 0xFF)
 
 

@@ -147,8 +147,12 @@ class CommandTree(TyperGroup):
                 drop_output()
                 raise SystemExit(int(ExitStatus.CLEAN)) from None
             raise
-        except OSError as error:  # from printing help or version, before a command runs
-            raise SystemExit(int(system_failed(error))) from None
+        except (
+            OSError
+        ) as error:  # from printing help, version or what is wrong with the arguments, before a command runs
+            failed = int(system_failed(error))
+            # on stderr, which changes no exit status, what is wrong with the arguments was to be printed
+            raise SystemExit(getattr(error.__context__, "exit_code", failed)) from None
 
 
 app = typer.Typer(

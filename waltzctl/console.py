@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import select
 import shutil
 import sys
 import time
@@ -180,6 +182,15 @@ class Console:
     def flush(self) -> None:
         """Flush the stream."""
         self._guarded(self.stream.flush)
+
+    def check_reader(self) -> None:
+        """Raise ReaderGoneError where nobody reads a pipe any more: for output that may have nothing to write for ever."""
+        poll, found = select.poll(), []
+        with contextlib.suppress(OSError, ValueError):  # there is no file behind it
+            poll.register(self.stream.fileno(), 0)
+            found = poll.poll(0)
+        if any(events & select.POLLERR for _, events in found):
+            raise ReaderGoneError(self.known)
 
     def give_up(self) -> None:
         """Write nothing more to stdout: another thread waits there for a reader that takes nothing."""

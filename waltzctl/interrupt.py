@@ -37,6 +37,9 @@ def _holding(message: str) -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt  # signals reach the main thread only
         return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield interrupt  # a job in a script's background: a Ctrl-C there is not meant for it, nor is the second one
+        return
 
     def received(number: int, frame: FrameType | None) -> None:
         if interrupt.wanted:

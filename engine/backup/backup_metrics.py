@@ -27,9 +27,15 @@ def write_metrics(path: Path, vault: Path, head: BackupHead) -> None:
     from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     registry = CollectorRegistry()
+    labels = [_text(label) for label in (str(vault), head.source, head.tag or "")]
     for name, (meaning, read) in _FIGURES.items():
         gauge = Gauge(f"waltz_backup_{name}", meaning, ("vault", "source", "tag"), registry=registry)
-        gauge.labels(str(vault), head.source, head.tag or "").set(read(head))  # type: ignore[no-untyped-call]
+        gauge.labels(*labels).set(read(head))  # type: ignore[no-untyped-call]
     with disk.replacing(path) as file:
         file.set_mode(_MODE)
         file.write_at(0, generate_latest(registry))
+
+
+def _text(label: str) -> str:
+    r"""A label in UTF-8, which the collector demands of the file: a byte of a path that is none becomes ``\xff``."""
+    return label.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -433,13 +433,7 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
     if (kind := special_kind(path)) is not None:
         raise write_error(path, None, OSError(errno.EINVAL, f"it is {kind}, not a regular file"), doing="replace")
     beside = path.with_name(path.name + TEMPORARY_SUFFIX)
-    try:
-        os.lstat(beside)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise write_error(path, None, error, doing="replace") from error
-    else:
+    if _is_there(beside):
         unlink(beside)
     with WritableFile.create(beside, like=path) as file:
         try:
@@ -462,6 +456,17 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
                 with contextlib.suppress(DiskError):
                     unlink(beside)
             raise
+
+
+def _is_there(path: PurePath) -> bool:
+    """Whether there is anything of that name.  Raises DiskWriteError where the system does not tell."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:  # a name that is too long, a directory that this user may not enter
+        raise write_error(path, None, error, doing="create") from error
+    return True
 
 
 def is_at(path: PurePath, made: os.stat_result) -> bool:

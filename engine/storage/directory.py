@@ -239,8 +239,10 @@ class StorageDirectory:
             found = self._partitions.get(number)
             if number in self._unopened:
                 self._control.check_in_place()
-                examined = self._unopened.pop(number) or self._opener.examine(number)
+                examined = self._unopened[number] or self._opener.examine(number)
+                self._unopened[number] = None  # examined again where a shortage of descriptors ends this
                 found = self._partitions[number] = self._opener.open_examined(number, examined)
+                del self._unopened[number]
         if found is None:
             raise self._not_assigned(number)
         return found
@@ -532,7 +534,7 @@ class StorageDirectory:
             self._findings += self._control.findings(number, self.path)
             if present:
                 self._findings += self._unassigned_segments(number)
-        self._opener.raises_shortage = False
+        self._opener.raises_shortage = bool(self._unopened)  # whose opening is still to come
 
     def _unassigned_segments(self, number: int) -> Iterator[Finding]:
         """A finding when a partition that is not assigned has segments here."""

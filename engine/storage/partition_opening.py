@@ -78,7 +78,7 @@ class PartitionOpener:
     `not_written_back`: partitions whose records could not be written back from a commit journal, with the error of each.
     `journal`: the commit journal that opened partitions use; None for none.
     `raises_shortage`: whether a shortage of descriptors is raised instead of keeping the partition out, as when the directory
-    is opened.
+    is opened, or a partition that was left closed then.
     """
 
     def __init__(self, storage: Path, control: OpenControlFile, options: StorageOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -347,3 +348,30 @@ def test_damage_of_another_partition_does_not_matter(storage: Path) -> None:
     before = of(outside(storage), 0)
     assert invoke("append", storage, "--partition", 1, given="x\n").status == 0
     assert of(outside(storage), 0) == before
+
+
+@pytest.mark.parametrize("name", [".seg", ".idx"])
+@pytest.mark.parametrize("spared", range(3))
+def test_a_shortage_of_descriptors_is_no_damage(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, name: str, spared: int
+) -> None:
+    """It was (4), with the advice to recover the partition."""
+    before, real, left = data_of(storage, 0), os.open, [spared]
+
+    def shortage(path: str | Path, flags: int, *more: int, **named: int) -> int:
+        if os.fspath(path).endswith(name):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", shortage)
+    answer = invoke("append", storage, "--partition", 0, given="x\n")
+    monkeypatch.undo()
+    assert left[0] < 0
+    assert answer.status == 14
+    assert "Too many open files" in answer.err
+    assert "ulimit -n" in answer.err
+    assert "recover" not in answer.err
+    assert data_of(storage, 0) == before
+    assert invoke("append", storage, "--partition", 0, given="x\n").status == 0

@@ -148,11 +148,20 @@ def test_figures_for_prometheus(tmp_path: Path, place: Path, source: Path) -> No
     assert f"waltz_backup_source_bytes{labels} {float(shown['bytes'])}" in text
     assert f"waltz_backup_new_pages{labels} {float(shown['new_pages'])}" in text
     assert "waltz_backup_created_timestamp_seconds" in text
-    nowhere = tmp_path / "no" / "where.prom"
-    answer = invoke("backup", "create", place, source, "--prometheus", nowhere, "--format", "json")
-    (made,) = answer.objects
-    assert (answer.status, made["type"]) == (14, "backup")
-    assert f"backup {made['id']} is in the vault, and its figures could not be written: {nowhere}" in answer.err
+    for nowhere in (tmp_path / "no" / "where.prom", tmp_path / "backup.prom" / "x", tmp_path / ("n" * 250)):
+        answer = invoke("backup", "create", place, source, "--prometheus", nowhere, "--format", "json")
+        (made,) = answer.objects
+        assert (answer.status, made["type"]) == (14, "backup")
+        assert f"backup {made['id']} is in the vault, and its figures could not be written: {nowhere}" in answer.err
+
+
+def test_figures_of_a_path_that_is_no_utf_8(tmp_path: Path, place: Path, source: Path) -> None:
+    """The backup was made, and then a traceback was all that was told of it."""
+    odd = tmp_path / os.fsdecode(b"a\xff\nb")
+    source.rename(odd)
+    created(place, odd, "--tag", os.fsdecode(b"\xfe"), "--prometheus", tmp_path / "backup.prom")
+    labels = rf'{{source="{tmp_path}/a\\xff\nb",tag="\\xfe",vault="{place}"}}'
+    assert f"waltz_backup_new_pages{labels} " in (tmp_path / "backup.prom").read_text()
 
 
 def test_figures_are_for_whoever_collects_them(tmp_path: Path, place: Path, source: Path) -> None:

@@ -36,3 +36,17 @@ def test_afterwards_an_interrupt_is_what_it_was() -> None:
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
     assert not interrupt.wanted
+
+
+def test_what_is_to_be_interrupted_by_nothing_is_not_either_during_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script's job in the background ignores SIGINT; two of them, for what is in front, broke its repair off."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with finishing("the repair", "it is then taken back") as interrupt:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not interrupt.wanted
+    assert capsys.readouterr().err == ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
 from waltzctl.commands.log import append, get, tail, validate
+from waltzctl.console import Console
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
@@ -27,6 +29,8 @@ from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
+from waltzctl.options import DataForm, Format
+from waltzctl.outcome import ReaderGoneError
 from waltzctl.render.table import TableWriter
 
 
@@ -156,6 +160,23 @@ def test_a_tail_that_follows_holds_no_row_of_a_table_back(
     done = invoke("log", "tail", "--metadata", "x", "--follow", "--to", 2, "--format", "table")
     assert (done.status, done.out.splitlines()[-2].split()[-1]) == (0, "2")
     assert shown[:2] == ["DATA", "0"]
+
+
+def test_a_tail_that_follows_ends_with_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``log tail --follow | head -1`` waited for another transaction, which may never come."""
+
+    async def feed() -> AsyncGenerator[Transaction, None]:
+        yield Transaction(0, 0, RequestId(OTHER, 1, 0, 1), 0)
+        os.close(reading)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(tail, "_LOOK_FOR_READER", 0.02)
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as shown:
+        shower = tail.RecordShower(Console(Format.NDJSON, stream=shown), DataForm.NONE, follow=True)
+        with pytest.raises(ReaderGoneError):
+            asyncio.run(asyncio.wait_for(shower.show_all(cast("LogClient", None), feed()), 20))
+        assert shower.count == 1
 
 
 def test_a_tail_reads_no_partition_from_where_a_shorter_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,3 +270,20 @@ def test_why_a_command_ends_is_told_though_nobody_reads_its_answer(tmp_path: Pat
         status, err = unread(command, tmp_path / "nowhere", "--format", chosen)
         assert status == ExitStatus.NOT_WALTZ
         assert err.endswith(b": no such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    "command", [("verify",), ("verify", "x", "--partition", "y"), ("nosuch",), ("node",)], ids=" ".join
+)
+@pytest.mark.parametrize("full", [True, False], ids=["full", "closed"])
+def test_arguments_that_cannot_be_meant_are_that_though_stderr_takes_nothing(
+    command: tuple[str, ...], full: bool
+) -> None:
+    """It was an error of the system (14), as if the disk with the data were full."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full" if full else writer, "wb", closefd=full) as nowhere:
+        process = warm_start.Popen(command_line(*command), stdout=subprocess.PIPE, stderr=nowhere, env=environment())
+        shown, _ = process.communicate(timeout=60)
+    os.close(writer)
+    assert (process.returncode, shown) == (2, b"")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.cli.running import ROOT, environment
+from tests.cli.running import ROOT, command_line, environment
 from waltzctl.app import COMMANDS, manual_of
 
 HEAVY = (
@@ -130,6 +133,36 @@ atexit.register(lambda: print("\\0", "numpy" in sys.modules, len(os.listdir("/pr
 sys.argv = ["waltzctl", *sys.argv[1:]]
 process()
 """
+SIGNALS = """
+import atexit, signal, subprocess, sys
+from waltzctl.__main__ import process
+def tell():
+    child = subprocess.call([sys.executable, "-S", "-c", "raise SystemExit(3)"])
+    print("\\0", child, sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+atexit.register(tell)
+sys.argv = ["waltzctl", *sys.argv[1:]]
+process()
+"""
+STREAMS = """
+import atexit, subprocess, sys
+from waltzctl.__main__ import process
+target, sys.argv = sys.argv[1], ["waltzctl", *sys.argv[2:]]
+ask = "import sys; seen = repr([one is None for one in (sys.stdin, sys.stdout, sys.stderr)]); open(sys.argv[1], 'w').write(seen)"
+@atexit.register
+def tell():
+    subprocess.call([sys.executable, "-S", "-c", ask, target])
+process()
+"""
+LOG = """
+import atexit, contextlib, sys
+from waltzctl.__main__ import process
+@atexit.register
+def log():
+    with contextlib.suppress(OSError):
+        sys.stderr.write("a line of the log\\n")
+sys.argv = ["waltzctl", *sys.argv[1:]]
+process()
+"""
 LOOPS = """
 import asyncio, os, threading
 from waltzctl.event_loop import loop_factory
@@ -205,3 +238,70 @@ print(*tried, len(os.listdir("/proc/self/task")) - 1)
     )
     tried, started = map(int, done.stdout.split())
     assert (tried, started) == (1024, 0) if size == "2000" else tried == started
+
+
+def test_what_a_parent_did_with_its_signals_hides_no_child_s_end_and_keeps_no_stop_away() -> None:
+    """A failed run of a pipeline was a success where SIGCHLD is ignored; a server under a parent that waits for its signals in
+    a thread, and blocks them for that, could be ended by nothing but SIGKILL."""
+
+    def inherited() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
+
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS, "--version"],
+        capture_output=True,
+        env=environment(),
+        cwd=ROOT,
+        preexec_fn=inherited,
+    )
+    assert done.stdout.decode().partition("\0")[2].strip() == f"3 [{signal.SIGUSR1!r}]"
+
+
+@pytest.mark.parametrize(("word", "status"), [("--version", 0), ("nonsense", 2)])
+@pytest.mark.parametrize("full", [True, False], ids=["full", "closed"])
+def test_a_log_that_takes_nothing_changes_no_exit_status(word: str, status: int, full: bool) -> None:
+    """What stderr's buffer still had was written once more at exit, which made 120 of the status of a node's clean stop."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open("/dev/full" if full else writing, "wb", closefd=full) as nowhere:
+        done = subprocess.run(
+            [sys.executable, "-c", LOG, word],
+            stdout=subprocess.PIPE,
+            stderr=nowhere,
+            env=environment(PYTHONUNBUFFERED=""),
+            cwd=ROOT,
+        )
+    os.close(writing)
+    assert done.returncode == status
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_programs_that_it_starts_have_the_streams_that_it_had_to_replace(
+    tmp_path: Path, closed: tuple[int, ...]
+) -> None:
+    """Spark's would have opened files under the numbers of their output."""
+
+    def without() -> None:
+        for descriptor in closed:
+            os.close(descriptor)
+
+    subprocess.run(
+        [sys.executable, "-c", STREAMS, tmp_path / "seen", "--version"],
+        env=environment(),
+        cwd=ROOT,
+        preexec_fn=without,
+        check=True,
+    )
+    assert (tmp_path / "seen").read_text() == "[False, False, False]"
+
+
+def test_an_interrupt_that_was_kept_back_until_the_start_is_one() -> None:
+    def inherited() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    done = subprocess.run(
+        command_line("--version"), capture_output=True, env=environment(), cwd=ROOT, preexec_fn=inherited
+    )
+    assert (done.returncode, done.stderr) == (130, b"")

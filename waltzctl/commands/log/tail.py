@@ -71,6 +71,8 @@ MANUAL = Manual(
 
 AT_ONCE = 64
 """Transactions whose data is asked for at the same time."""
+_LOOK_FOR_READER = 1.0
+"""Seconds without a transaction after which a tail that follows looks whether anybody reads it: nothing else would tell it."""
 
 DataOption = Annotated[
     DataForm | None,
@@ -159,7 +161,10 @@ class RecordShower:
                 if self._follow:
                     self._console.hand_over()  # a table would hold its rows back
                 either = {one for one in (upcoming, oldest) if one is not None}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                patience = _LOOK_FOR_READER if self._follow else None
+                done, _ = await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    self._console.check_reader()
                 if upcoming is not None and upcoming.done():
                     try:
                         found = upcoming.result()
