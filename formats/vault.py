@@ -143,7 +143,7 @@ class VaultConfiguration:
             return cls(
                 uuid.UUID(body["vault_id"]), None if compression is None else int(compression["zstd"]), encryption
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise (
                 error if isinstance(error, VaultFormatError) else VaultFormatError(f"no configuration: {error!r}")
             ) from error
@@ -250,7 +250,7 @@ class Section:
             pieces = tuple(Piece(*one) for one in PIECE.struct.iter_unpack(view[end:]))
             files = tuple(_file(one) for one in body["files"])
             section = cls(tuple(str(one) for one in body["directories"]), files, pieces)
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, struct.error) as error:
             raise (
                 error if isinstance(error, VaultFormatError) else VaultFormatError(f"no section: {error!r}")
             ) from error
@@ -263,7 +263,12 @@ class Section:
         for piece in self.pieces:
             ends.append(ends[-1] + piece.size)
         for name in (*self.directories, *(one.name for one in self.files)):
-            if not name or name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
+            if (
+                not name
+                or name.startswith("/")
+                or "\0" in name
+                or any(part in ("", ".", "..") for part in name.split("/"))
+            ):
                 raise VaultFormatError(f"the name {name!r} leads elsewhere")
         names = {one.name for one in self.files}
         for file in self.files:

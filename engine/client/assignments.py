@@ -97,7 +97,13 @@ def _parse(path: Path, data: bytes) -> Any:
 
     try:
         return yaml.safe_load(data)  # every JSON document is a YAML document
-    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # a value does not fit its tag
         place = " ".join(str(error).split())
         raise InvalidRequestError(f"{path}: neither JSON nor YAML: {place}") from None
 

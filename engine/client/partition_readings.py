@@ -181,22 +181,23 @@ def _metric(kind: str, name: str, partition: int | None, value: dict[str, Any]) 
 
 def _gauge(value: Any) -> int | float | str | tuple[int, ...] | None:
     if isinstance(value, list):
-        return tuple(one for one in value if isinstance(one, int))
+        return tuple(whole for one in value if (whole := _whole(one)) is not None)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return value if isinstance(value, (int, str)) else None
+    return value if isinstance(value, str) else _whole(value)
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """A whole number of at most 64 bits, the longest that Java has."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    return value if fits else None
 
 
 def _number(value: Any, scale: float = 1) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value * scale)
+    number = value if isinstance(value, float) else _whole(value)  # a longer one may be no float
+    return None if number is None or not math.isfinite(number) else float(number * scale)
 
 
 async def read_partitions(

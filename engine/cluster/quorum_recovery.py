@@ -25,9 +25,8 @@ from waltzctl.engine.errors import RefusedError, StalePlanError, StoreSessionClo
 from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
-from waltzctl.engine.net.addresses import parse_address
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
-from waltzctl.engine.server.storage_nodes import StorageNodes
+from waltzctl.engine.server.storage_nodes import StorageNodes, address_of
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
@@ -222,9 +221,7 @@ async def recover(
         )
 
     async def connect(node: str) -> StorageClient:
-        return await reach.storage(
-            parse_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
-        )
+        return await reach.storage(address_of(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions)
 
     nodes = StorageNodes(connect, log=log)
     failed: list[RefusedError] = []

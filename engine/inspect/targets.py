@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -185,7 +186,18 @@ def _look(scope: Scope, partitions: Collection[int] | None) -> None:
         except DiskReadError as error:
             partition.error = error
         except NotWaltzError:
-            continue  # it went away while we looked
+            pass  # it went away while we looked, or cannot be listed
+        if partition.error is None and (path := _unlisted(partition)) is not None:
+            cause = OSError(errno.ENOENT, f"the listing does not have {path.name}, which is there")
+            partition.view, partition.error = None, DiskReadError(partition.path, None, cause, doing="list")
+
+
+def _unlisted(partition: PartitionScope) -> PurePath | None:
+    """A file that was named, and that is there though its directory's listing lacks it: not every web server has listings."""
+    segments = () if partition.view is None else partition.view.segments
+    listed = {segment.data_path.stem for segment in segments}
+    named = (one for one in partition.files if parse_name(one.name) is not None and one.stem not in listed)
+    return next((one for one in named if places.still_named(one)), None)
 
 
 def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int] | None) -> None:

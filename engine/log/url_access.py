@@ -90,6 +90,18 @@ def _info(path: UrlPath) -> Mapping[str, Any] | None:
     return found
 
 
+def _range(fs: Any, path: UrlPath, start: int, end: int) -> bytes:
+    """The bytes of a range, fewer where the object ends before it.
+
+    Raises OSError for more bytes than that: a web server without ranges answers with the whole object, of which fsspec passes
+    the first bytes off as those of the range.
+    """
+    found: bytes = fs.cat_file(path.url, start=start, end=end)
+    if len(found) > end - start:
+        raise OSError(errno.EIO, f"the server answered with {len(found)} bytes, where {end - start} were asked for")
+    return found
+
+
 def _kind(info: Mapping[str, Any]) -> PlaceKind:
     return {"file": PlaceKind.FILE, "directory": PlaceKind.DIRECTORY}.get(info["type"], PlaceKind.SPECIAL)
 
@@ -182,8 +194,7 @@ class UrlAccess(ObjectAccess):
         url = _url(path)
         if length > 0:  # a request for an empty range is answered with the whole object
             with contextlib.suppress(Exception):  # file systems have different errors, also for a range beyond the end
-                found: bytes = file_system(url).cat_file(url.url, start=offset, end=offset + length)
-                return found
+                return _range(file_system(url), url, offset, offset + length)
         return super().read_range(path, offset, length)
 
 
@@ -210,6 +221,8 @@ class UrlSource:
         numbers = None if info is None else _numbers(info)
         if numbers is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
+        if info is not None and info["size"] is None:  # a web server need not; it would pass for an empty object
+            raise _failed(self._path, None, OSError(errno.EIO, "the server does not tell its size"), "examine")
         return numbers[0]
 
     def size(self) -> int:
@@ -236,7 +249,7 @@ class UrlSource:
         self._ahead = min(self._ahead * 4, LARGE) if at in (self._next, self._held_at + len(self._held)) else SMALL
         end = min(self._size, at + max(wanted, self._ahead))
         try:
-            self._held, self._held_at = self._fs.cat_file(self._path.url, start=at, end=end), at
+            self._held, self._held_at = _range(self._fs, self._path, at, end), at
         except Exception as error:  # every file system has errors of its own
             raise _failed(self._path, at, error, "read") from error
 

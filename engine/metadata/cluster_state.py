@@ -14,7 +14,12 @@ from functools import cached_property
 
 from waltzctl.engine.metadata.membership import read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore
-from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
+from waltzctl.engine.metadata.partition_sessions import (
+    PartitionSessions,
+    cluster_parameters,
+    read_payload,
+    store_parameters,
+)
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.quorum.vote import LastSession
 from waltzctl.formats.znodes import (
@@ -23,7 +28,6 @@ from waltzctl.formats.znodes import (
     GROUP_PATH,
     UNRESOLVED,
     AssignedPartition,
-    ClusterParameters,
     NodeAssignment,
     NodeConnections,
     NodeGroups,
@@ -140,7 +144,7 @@ async def read_cluster_state(store: MetadataStore, only: Collection[int] | None 
 
     Raises NotWaltzError, MismatchError, DamageError, PeerError.
     """
-    parameters, _ = await read_payload(store, "", ClusterParameters)
+    parameters = await cluster_parameters(store)
     stored = await store_parameters(store)
     partitions: list[PartitionState] = []
     sessions = PartitionSessions(store)

@@ -93,12 +93,21 @@ def translated_errors(path: Path) -> Iterator[None]:
                 f"another process kept it locked for {_BUSY_SECONDS:g} s",
                 advice="what it does shows lsof or fuser",
             ) from None
+        if str(error).startswith("no such"):  # a table or a column
+            raise _not_ours(path, error) from None
         raise PeerUnreachableError(
             str(path),
             str(error),
             advice="is its directory there, may this user write in it, and is there room on the disk?",
         ) from None
-    except sqlite3.DatabaseError as error:
-        raise NotWaltzError(
-            f"{path}: {error}", advice="this is no metadata that waltzctl wrote, or it is damaged"
-        ) from None
+    except (
+        sqlite3.DatabaseError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ) as error:  # SQLite keeps any type in any column
+        raise _not_ours(path, error) from None
+
+
+def _not_ours(path: Path, error: Exception) -> NotWaltzError:
+    return NotWaltzError(f"{path}: {error}", advice="this is no metadata that waltzctl wrote, or it is damaged")

@@ -140,8 +140,10 @@ class EmbeddedStore:
         over = embedded_sessions.over(self._database)
         if row is None or row[3] in over:
             raise NodeMissingError(self.where, path)
+        if not isinstance(row[0], bytes):  # of a number bytes() would make as many zeros
+            raise TypeError(f"the data of node {path or 'of the root'} is no BLOB")
         gone = len(self._ephemeral_children(path, over)) if over else 0  # each deletion will increment cversion
-        return bytes(row[0]), ZnodeState(row[1], row[2] + gone, row[3] is not None)
+        return row[0], ZnodeState(row[1], row[2] + gone, row[3] is not None)
 
     def _ephemeral_children(self, path: str, sessions: Sequence[int]) -> list[str]:
         """The children of a node that belong to one of these sessions."""

@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from waltzctl.engine.errors import ConcurrentUpdateError, PeerError, RefusedError, WaltzError, unforeseen
+from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, PeerError, RefusedError, WaltzError, unforeseen
 from waltzctl.engine.metadata.assignment_policy import assign
 from waltzctl.engine.metadata.metadata_store import (
     MetadataStore,
@@ -60,13 +60,18 @@ _ATTEMPTS = 20
 
 
 async def next_id(store: MetadataStore, path: str) -> int:
-    """Issue the next server or client id; none is issued twice.  Raises RefusedError if none is left."""
+    """Issue the next server or client id; none is issued twice.  Raises RefusedError if none is left, DamageError."""
     while True:
         issued, state = await read_payload(store, path, IssuedId)
         if issued.last >= LAST_ID:
             raise RefusedError(
                 f"{store.where}, node {path}: the last id that there is, {LAST_ID}, was given",
                 advice="if nobody has had so many, the node was written by hand: set it back to the last one that was given",
+            )
+        if issued.last < 0:  # the next ones were given before, and -1 stands for nobody
+            raise DamageError(
+                f"{store.where}, node {path}: {issued.last} is no id that was given; something else wrote it",
+                advice="set it back to the last one that was given",
             )
         with contextlib.suppress(NodeVersionError):
             await store.set(path, IssuedId(issued.last + 1).encode(), state.version)

@@ -29,11 +29,13 @@ from waltzctl.engine.metadata.metadata_store import (
 )
 from waltzctl.engine.metadata.watch_loop import PAUSE, watch_loop
 from waltzctl.engine.net.events import happens_within
+from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.ids import LAST_SESSION_ID
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     PARTITION_PATH,
     STORE_PATH,
+    ClusterParameters,
     NodeAssignment,
     PartitionMetadata,
     PayloadType,
@@ -85,8 +87,23 @@ def decoded(where: str, kind: type[PayloadType], data: bytes) -> PayloadType:
 
 
 async def store_parameters(store: MetadataStore) -> StoreParameters:
-    """The cluster's key and number of partitions.  Raises as `read_payload`."""
-    return (await read_payload(store, STORE_PATH, StoreParameters))[0]
+    """The cluster's key and number of partitions.  Raises as `read_payload`, MismatchError for a number that cannot be."""
+    found, _ = await read_payload(store, STORE_PATH, StoreParameters)
+    _check_partitions(_where(store, STORE_PATH), found.num_partitions)
+    return found
+
+
+async def cluster_parameters(store: MetadataStore) -> ClusterParameters:
+    """The cluster's name and number of partitions.  Raises as `store_parameters`."""
+    found, _ = await read_payload(store, "", ClusterParameters)
+    _check_partitions(_where(store, ""), found.num_partitions)
+    return found
+
+
+def _check_partitions(where: str, number: int) -> None:
+    """Refuse a number with which a cluster would seem to have nothing at all, or more than there is memory for."""
+    if not 0 < number <= MAX_PARTITIONS:
+        raise MismatchError(f"{where}: {number} partitions; a cluster has 1 to {MAX_PARTITIONS}")
 
 
 async def follow_replicas(

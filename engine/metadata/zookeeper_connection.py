@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ from waltzctl.engine.net.small_file import read_first_line
 
 AUTH_VARIABLE = "WALTZCTL_ZOOKEEPER_AUTH"
 AUTH_FILE_VARIABLE = "WALTZCTL_ZOOKEEPER_AUTH_FILE"
+UNREADABLE = (struct.error, ValueError, LookupError, TypeError)
+"""What kazoo raises for an answer that is none of ZooKeeper's."""
 _CLOSE_SECONDS = 1.0
 """Seconds to wait for a connection to close; then it is left to a daemon thread."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.engine.metadata.metadata_store import (
     ANY_VERSION,
     Change,
@@ -34,7 +34,13 @@ from waltzctl.engine.metadata.metadata_store import (
     Watch,
     ZnodeState,
 )
-from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AUTH_VARIABLE, Contact, connected
+from waltzctl.engine.metadata.zookeeper_connection import (
+    AUTH_FILE_VARIABLE,
+    AUTH_VARIABLE,
+    UNREADABLE,
+    Contact,
+    connected,
+)
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.futures import fail, in_thread
 
@@ -131,6 +137,9 @@ class ZooKeeperStore:
             raise DeadlineError(f"ZooKeeper at {self._options.connect_string}", what) from None
         except exceptions.KazooException as error:
             raise self._failure(path, error, size) from None
+        except UNREADABLE as error:
+            what = f"an answer about node {self._absolute(path)} that cannot be read: {error!r}"
+            raise ProtocolError(f"ZooKeeper at {self._options.connect_string}", what) from error
 
     def _failure(
         self, path: str, error: Exception, size: int = 0
@@ -177,7 +186,9 @@ class ZooKeeperStore:
         if kazoo_watch is not None:
             with contextlib.suppress(NodeMissingError):  # then the first watch has fired
                 await self._call(path, self._client.get_children_async, self._absolute(path), watch=kazoo_watch)
-        return bytes(data), _state(stat)
+        return bytes(data or b""), _state(
+            stat
+        )  # kazoo has None for a node that somebody made with null in place of data
 
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeState | None:
         """See `MetadataStore`."""

@@ -6,6 +6,7 @@ release; other than there, this and unknown keys are reported (`engine.net.confi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ MAX_SIZE = 1 << 20
 """Bytes of a file."""
 MAX_DEPTH = 16
 """Levels of nested keys."""
+MAX_KEYS = 100_000
+"""Keys of a file, those below an alias counted each time: a few lines of aliases to aliases could make billions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,9 @@ def read_entries(path: Path) -> tuple[FileEntry, ...]:
                 return ()
             if not isinstance(top, yaml.MappingNode):
                 raise InvalidRequestError(f"{path}: the top of the file must be keys with values")
-            return tuple(entry for entry in _flatten(loader, top, "", path, 0) if entry.value is not None)
+            return tuple(
+                entry for entry in _flatten(loader, top, "", path, itertools.count(1)) if entry.value is not None
+            )
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -67,7 +72,10 @@ def _read(path: Path) -> str:
         raise InvalidRequestError(f"{path}: not UTF-8 at byte {error.start}") from None
 
 
-def _flatten(loader: Any, node: Any, prefix: str, path: Path, depth: int) -> Iterator[FileEntry]:
+def _flatten(
+    loader: Any, node: Any, prefix: str, path: Path, keys: Iterator[int], depth: int = 0
+) -> Iterator[FileEntry]:
+    """The entries below a map.  `keys`: counts the keys of the file."""
     import yaml
 
     if depth > MAX_DEPTH:
@@ -75,11 +83,13 @@ def _flatten(loader: Any, node: Any, prefix: str, path: Path, depth: int) -> Ite
     loader.flatten_mapping(node)
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
+        if next(keys) > MAX_KEYS:
+            raise InvalidRequestError(f"{path}:{line}: more than {MAX_KEYS} keys, with those of aliases")
         if not isinstance(key_node, yaml.ScalarNode):
             raise InvalidRequestError(f"{path}:{line}: a key must be a name")
         key = f"{prefix}{key_node.value}"
         if isinstance(value_node, yaml.MappingNode):
-            yield from _flatten(loader, value_node, f"{key}.", path, depth + 1)
+            yield from _flatten(loader, value_node, f"{key}.", path, keys, depth + 1)
         else:
             yield FileEntry(key, _value(loader, value_node, f"{path}:{line}: {key}"), line)
 

@@ -27,8 +27,9 @@ from waltzctl.engine.errors import (
     MismatchError,
     NotWaltzError,
     PeerUnreachableError,
+    ProtocolError,
 )
-from waltzctl.engine.metadata.zookeeper_connection import connected
+from waltzctl.engine.metadata.zookeeper_connection import UNREADABLE, connected
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout
 from waltzctl.formats.znodes import STORE_PATH, StoreParameters, ZnodeError, ZnodeVersionError
@@ -127,4 +128,6 @@ def _get(client: Any, path: str, options: ZooKeeperOptions) -> bytes:
         raise DeadlineError(where, f"no answer within {options.connect_timeout:g} s for node {path}") from None
     except KazooException as error:
         raise PeerUnreachableError(where, f"node {path} cannot be read: {type(error).__name__} {error}") from None
-    return bytes(data)
+    except UNREADABLE as error:
+        raise ProtocolError(where, f"an answer about node {path} that cannot be read: {error!r}") from error
+    return bytes(data or b"")  # kazoo has None for a node that somebody made with null in place of data

@@ -146,7 +146,7 @@ def open_project(directory: Path) -> Project:
         )
     try:
         said: Any = yaml.safe_load(spec.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise InvalidRequestError(f"{spec}: {' '.join(str(error).split())}", advice="mend the file") from error
     if not isinstance(said, dict):
         raise InvalidRequestError(f"{spec}: it is no mapping", advice="compare with what waltzctl pipeline init writes")

@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.errors import InvalidRequestError, MismatchError, PeerUnreachableError, WaltzError
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, WaltzError
 from waltzctl.engine.metadata.failure_detector import FailureDetector
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import (
     PartitionSessions,
+    cluster_parameters,
     follow_replicas,
-    read_payload,
     store_parameters,
 )
-from waltzctl.engine.net.addresses import Address, parse_address
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.settings import RELOAD_SECONDS, Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.single_flight import SingleFlight
@@ -50,6 +50,7 @@ from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.server_health import ServerHealthReport
 from waltzctl.engine.server.server_metrics import ServerReading
 from waltzctl.engine.server.server_settings import ServerOptions
+from waltzctl.engine.server.storage_nodes import address_of
 from waltzctl.formats.znodes import ClusterParameters, StoreParameters
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Server:
         self._log.info("server %d of %s: clients find it at %s", number, location, self._endpoint)
 
     async def _parameters(self) -> tuple[ClusterParameters, StoreParameters]:
-        cluster, _ = await read_payload(self._store, "", ClusterParameters)
+        cluster = await cluster_parameters(self._store)
         parameters = await store_parameters(self._store)
         if cluster.num_partitions != parameters.num_partitions:
             raise MismatchError(
@@ -184,10 +185,7 @@ class Server:
         return cluster, parameters
 
     async def _connect(self, node: str, parameters: StoreParameters) -> StorageClient:
-        try:
-            address = parse_address(node)
-        except InvalidRequestError as error:
-            raise PeerUnreachableError(node, f"the metadata names a storage node so: {error}") from None
+        address = address_of(node)
         return await StorageClient.connect(
             address.host,
             address.port,

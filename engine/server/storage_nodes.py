@@ -15,7 +15,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, RemoteError
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerError, PeerUnreachableError, RemoteError
+from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
@@ -68,6 +69,17 @@ Connect = Callable[[str], Awaitable[Storage]]
 """Connects to a node by its name, ``host:port``.  Raises PeerError, RemoteError."""
 _PROBE_SECONDS = 0.5
 """Seconds between two attempts of a probe."""
+
+
+def address_of(node: str) -> Address:
+    """The address of a node by its name in the metadata.
+
+    Raises PeerUnreachableError where that is none: then one replica is missing, and the others go on without it.
+    """
+    try:
+        return parse_address(node)
+    except InvalidRequestError as error:
+        raise PeerUnreachableError(node, f"the metadata names a storage node so: {error}") from None
 
 
 class _Probe:

@@ -58,6 +58,9 @@ def test_json_and_yaml_are_read(tmp_path: Path, text: str) -> None:
         ("a: b: c", "neither JSON nor YAML"),
         ("!!python/object/apply:os.system [true]", "neither JSON nor YAML"),
         ("\x00", "neither JSON nor YAML"),
+        ("10.0.0.7:55280: 2020-99-99", "neither JSON nor YAML"),
+        ("10.0.0.7:55280: !!bool foo", "neither JSON nor YAML"),
+        ("10.0.0.7:55280: !!timestamp foo", "neither JSON nor YAML"),
     ],
 )
 def test_what_is_no_assignment_is_refused(tmp_path: Path, text: str, why: str) -> None:

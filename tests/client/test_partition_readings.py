@@ -32,6 +32,14 @@ def test_a_64_bit_value_is_not_cut(value: int) -> None:
     assert (metric.name, metric.partition, metric.kind, metric.value) == ("session-id", 7, "gauge", value)
 
 
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400])
+def test_a_longer_value_is_none(value: int) -> None:
+    (metric,) = parse_metrics(gauges(**{NAME: value}), "h:1")
+    assert metric.value is None
+    (metric,) = parse_metrics(gauges(**{NAME: [5, value, True]}), "h:1")
+    assert metric.value == (5,)
+
+
 def test_kinds_units_and_names() -> None:
     document = {
         "gauges": {"waltz-storage.waltz-storage-partition-ids": {"value": [0, 5]}, "other.thing": {"value": "text"}},
@@ -55,7 +63,7 @@ def test_kinds_units_and_names() -> None:
     assert histogram.min == 4
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "true", '"5"', "[1]", "1e999"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "true", '"5"', "[1]", "1e999", "9" * 400])
 def test_what_is_no_number_is_none(value: str) -> None:
     text = f'{{"timers": {{"t": {{"count": {value}, "meanRate": {value}, "snapshot": {{"max": {value}}}}}}}}}'
     (timer,) = parse_metrics(text, "h:1")

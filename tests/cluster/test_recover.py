@@ -22,10 +22,11 @@ from tests.interop.processes import Stage, wait_until
 from waltzctl.engine.cluster import quorum_recovery
 from waltzctl.engine.cluster.quorum_recovery import Forecast, RecoveryPlan, RecoveryStep, Told, forecast, plan_recovery
 from waltzctl.engine.cluster.quorum_recovery import recover as recover_all
-from waltzctl.engine.errors import RefusedError, StalePlanError
+from waltzctl.engine.errors import PeerUnreachableError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.quorum.recovery_events import Connected, Failed
+from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 pytestmark = pytest.mark.xdist_group("recover")  # one cluster for all of them
@@ -121,6 +122,31 @@ def test_a_partition_that_cannot_be_decided_for_another_reason_by_now_keeps_no_o
     monkeypatch.setattr(quorum_recovery, "_recover", recover_one)
     asyncio.run(test())
     assert recovered == [0]
+
+
+def test_a_node_whose_name_is_no_address_is_one_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any error but that of a peer ended the session, though the other replicas are a quorum."""
+    cluster, tried = ToldCluster(*(ToldNode({0: [9], 1: [9]}) for _ in range(3)), server=None), list[str]()
+
+    async def recover_one(_store: object, _partition: int, _generation: int, nodes: StorageNodes, *_: object) -> None:
+        with pytest.raises(PeerUnreachableError, match="the metadata names a storage node so"):
+            await nodes.get("elsewhere")
+        tried.append("elsewhere")
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await cluster.write_metadata(store)
+        agreed = await plan_recovery(store, cluster.reach, [0])
+        log = logging.Logger("test")
+        await recover_all(store, agreed, cluster.reach, timeout=1.0, log=log, on_recovered=lambda _: None)
+        await store.close()
+
+    monkeypatch.setattr(quorum_recovery, "_recover", recover_one)
+    monkeypatch.setattr(ToldCluster, "storage", None, raising=False)  # nothing is to be connected
+    asyncio.run(test())
+    assert tried
 
 
 @pytest.mark.parametrize("form", ["ndjson", "json", "plain", "table"])

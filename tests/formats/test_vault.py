@@ -44,11 +44,19 @@ def test_no_part_of_a_section_is_one() -> None:
             Section.decode(whole[:size])
 
 
-@pytest.mark.parametrize("name", ["", "/", "/0", "..", "../0", "0/..", "0/../../1", ".", "0/./a", "0//a", "0/"])
+@pytest.mark.parametrize(
+    "name", ["", "/", "/0", "..", "../0", "0/..", "0/../../1", ".", "0/./a", "0//a", "0/", "0/a\0"]
+)
 def test_a_name_that_leads_elsewhere_is_refused_of_directories_as_of_files(name: str) -> None:
     refused(replace(SECTION, directories=("0", name)), f"the name {name!r} leads elsewhere")
     other = BackedFile(name, 0, 0, 0, ())
     refused(replace(SECTION, files=(DATA, INDEX, other)), f"the name {name!r} leads elsewhere")
+
+
+def test_a_number_that_is_infinite_is_no_size() -> None:
+    text = b'{"directories":[],"files":[["a",1e999,0,0,[]]]}'
+    with pytest.raises(VaultFormatError, match="no section"):
+        Section.decode(SECTION_HEADER.struct.pack(len(text), 0) + text)
 
 
 @pytest.mark.parametrize("size", [152, 154])

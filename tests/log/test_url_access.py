@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from waltzctl.engine.errors import DiskReadError, UnavailableError
+from waltzctl.engine.inspect.targets import plan
 from waltzctl.engine.log import places, url_access, url_path
 from waltzctl.engine.log.access import PlaceKind
 from waltzctl.engine.log.places import access, place
@@ -120,6 +121,51 @@ def test_an_object_that_shrank_ends_a_read(files: FakeFiles) -> None:
     source = UrlSource(URL)
     files.data = files.data[:7]
     assert read(source, 5, 10) == files.data[5:7]
+
+
+@pytest.mark.parametrize("offset", [0, 100])
+def test_a_server_without_ranges_gives_an_error_and_not_other_bytes(
+    files: FakeFiles, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    """fsspec's HTTP takes the whole object, with which such a server answers, for the range that was asked for."""
+    monkeypatch.setattr(files, "cat_file", lambda url, *, start, end: files.data)
+    source = UrlSource(URL)
+    for ask in (lambda: read(source, offset, 10), lambda: places.read_range(URL, offset, 10)):
+        with pytest.raises(DiskReadError, match="answered with 655360 bytes, where"):
+            ask()
+
+
+def test_an_object_whose_size_nobody_tells_is_not_taken_for_an_empty_one(files: FakeFiles) -> None:
+    files.entry["size"] = None
+    for ask in (lambda: UrlSource(URL), lambda: access(URL).open(URL)):
+        with pytest.raises(DiskReadError, match="does not tell its size"):
+            ask()
+    assert read(UrlSource(URL, 9), 0, 20) == files.data[:9], "it is known"
+
+
+@pytest.mark.parametrize("answer", [FileNotFoundError(), []])
+def test_a_segment_that_is_named_and_that_no_listing_has_is_told(
+    files: FakeFiles, monkeypatch: pytest.MonkeyPatch, answer: Exception | list[dict[str, Any]]
+) -> None:
+    """A web server without listings: nothing was read of it, and all was well."""
+    segment = UrlPath("fake://bucket/node/0/0000000000000000000.seg")
+
+    def info(url: str) -> dict[str, Any]:
+        if url != segment.url:
+            raise FileNotFoundError
+        return files.entry
+
+    def ls(url: str, *, detail: bool) -> list[dict[str, Any]]:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(files, "info", info)
+    monkeypatch.setattr(files, "ls", ls)
+    (scope,) = plan([segment], None)
+    (partition,) = scope.partitions.values()
+    assert partition.view is None
+    assert "the listing does not have 0000000000000000000.seg, which is there" in str(partition.error)
 
 
 def test_ranges_of_an_object(files: FakeFiles) -> None:

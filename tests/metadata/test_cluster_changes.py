@@ -20,6 +20,7 @@ from tests.zookeeper import ZooKeeperServer
 from waltzctl.engine.errors import (
     DeadlineError,
     InvalidRequestError,
+    MismatchError,
     NotWaltzError,
     PeerError,
     PeerUnreachableError,
@@ -43,13 +44,16 @@ from waltzctl.engine.metadata.cluster_state import NodeState, PartitionState, Re
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.metadata_store import Change, MetadataStore, Set, Watch, ZnodeState
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, store_parameters
+from waltzctl.engine.metadata.server_directory import ServerDirectory
 from waltzctl.engine.metadata.zookeeper_store import LONGEST_REQUEST
 from waltzctl.engine.net.addresses import Address, parse_address
+from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     LOCK_PATH,
     PARTITION_PATH,
     STORE_PATH,
+    ClusterParameters,
     NodeAssignment,
     NodePartitions,
     PartitionMetadata,
@@ -627,6 +631,27 @@ def test_of_some_partitions_only_their_metadata_is_read(stores: Stores) -> None:
             await sessions.begin_session(partition, 1)
         whole, some = await read_cluster_state(store), await read_cluster_state(store, {2, 9})
         assert some == replace(whole, partitions=(whole.partitions[2],))
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("number", [-5, 0, MAX_PARTITIONS + 1, 2**31 - 1])
+@pytest.mark.parametrize("kind", [ClusterParameters, StoreParameters])
+def test_a_number_of_partitions_that_cannot_be_is_told_by_whoever_reads_it(
+    stores: Stores, kind: type[ClusterParameters | StoreParameters], number: int
+) -> None:
+    """With none all was well and nothing was read; with too many of them the memory came to its end."""
+
+    async def test(store: MetadataStore) -> None:
+        path = STORE_PATH if kind is StoreParameters else ""
+        whole = kind.decode((await store.get(path))[0])
+        await store.set(path, replace(whole, num_partitions=number).encode())
+        with pytest.raises(MismatchError, match=f"{number} partitions; a cluster has 1 to {MAX_PARTITIONS}"):
+            await read_cluster_state(store, ())
+        if kind is StoreParameters:
+            with pytest.raises(MismatchError, match=f"{number} partitions; a cluster has 1 to"):
+                await ServerDirectory.open(store, log=logging.getLogger("test"))
+        await delete_cluster(store, name="demo")
 
     over(stores, test)
 

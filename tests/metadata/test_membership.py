@@ -530,6 +530,19 @@ def test_sessions_of_several_servers_are_all_different(stores: Stores) -> None:
     over(stores, test)
 
 
+@pytest.mark.parametrize("last", [-1, -(2**31)])
+def test_below_the_first_id_none_is_given(stores: Stores, last: int) -> None:
+    """They would be those of clients that live, a few ids later."""
+
+    async def test(_: Stores, store: MetadataStore) -> None:
+        await store.set(CLIENT_IDS_PATH, IssuedId(last).encode())
+        with pytest.raises(DamageError, match=f"ids/client: {last} is no id that was given"):
+            await new_client_id(store)
+        assert IssuedId.decode((await store.get(CLIENT_IDS_PATH))[0]).last == last
+
+    over(stores, test)
+
+
 def test_behind_the_last_id_no_other_is_given(stores: Stores) -> None:
     """What stands there has four bytes: the next client got an error of the encoder."""
 

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import sys
 import threading
@@ -25,13 +26,14 @@ import pytest
 
 from tests.descriptors import open_descriptors
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
-from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
+from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError, ProtocolError
 from waltzctl.engine.metadata import embedded_file, embedded_sessions, zookeeper_store
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import SessionLostError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
+from waltzctl.engine.node import cluster_metadata
 
 pytestmark = pytest.mark.turns(3)
 
@@ -366,6 +368,38 @@ def test_a_database_of_another_program_is_not_taken(tmp_path: Path) -> None:
             asyncio.run(EmbeddedStore.open(tmp_path / "m", create=create))
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE znode SET data = 5000000000000",
+        "UPDATE znode SET data = 'text'",
+        "UPDATE znode SET cversion = 'text'",
+        "UPDATE session SET deadline = 'text'",
+        "UPDATE session SET pid = pid || 'x'",
+        "UPDATE session SET pid = pid || '99999999999999999999'",
+        "DROP TABLE session",
+        "DROP TABLE znode",
+    ],
+)
+def test_values_that_nobody_wrote_there_are_told_as_damage(tmp_path: Path, damage: str) -> None:
+    """SQLite has no checksums: one changed bit gives a value another type."""
+    path = tmp_path / "metadata"
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True)
+        try:
+            await store.create_root()
+            await store.create("mine", ephemeral=True)
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute(damage)
+            with pytest.raises(NotWaltzError, match="no metadata that waltzctl wrote, or it is damaged"):
+                await store.get("")
+        finally:
+            await store.close()
+
+    asyncio.run(test())
+
+
 def test_a_file_that_another_process_keeps_locked_is_waited_for_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,6 +496,59 @@ def test_a_connection_to_zookeeper_is_closed_also_where_its_close_is_cancelled_b
 
     asyncio.run(test())
     assert closed.is_set()
+
+
+def zookeeper_that_answers(exception: Exception | None, value: object) -> Any:
+    """A client of kazoo whose every read has this outcome."""
+
+    def read(_path: str, **_: object) -> Any:
+        answered = SimpleNamespace(exception=exception, value=value, get=lambda *_: answered_now())
+
+        def answered_now() -> object:
+            if exception is not None:
+                raise exception
+            return value
+
+        answered.rawlink = lambda call: call(answered)
+        return answered
+
+    def ignored(_: object) -> None:
+        pass
+
+    handler = SimpleNamespace(timeout_exception=TimeoutError)
+    return SimpleNamespace(add_listener=ignored, remove_listener=ignored, get_async=read, handler=handler)
+
+
+async def read_root(client: Any) -> bytes:
+    contact: Any = SimpleNamespace(granted=None, heard=time.monotonic())
+    store = ZooKeeperStore(client, contact, ZooKeeperOptions("127.0.0.1:1", "/root"), contextlib.ExitStack())
+    try:
+        return (await store.get(""))[0]
+    finally:
+        await store.close()
+
+
+def test_a_znode_without_data_is_an_empty_one() -> None:
+    """Java's clients may make one with null in place of data."""
+    client = zookeeper_that_answers(None, (None, SimpleNamespace(version=0, cversion=0, ephemeralOwner=0)))
+    assert asyncio.run(read_root(client)) == b""
+    assert cluster_metadata._get(client, "/root", ZooKeeperOptions("127.0.0.1:1", "/root")) == b""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [struct.error("requires a buffer"), UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), IndexError("out of range")],
+)
+def test_an_answer_of_zookeeper_that_is_none_is_an_error_of_the_peer(error: Exception) -> None:
+    client = zookeeper_that_answers(error, None)
+    with pytest.raises(
+        ProtocolError, match=r"ZooKeeper at 127\.0\.0\.1:1: an answer about node /root that cannot be read"
+    ):
+        asyncio.run(read_root(client))
+    with pytest.raises(
+        ProtocolError, match=r"ZooKeeper at 127\.0\.0\.1:1: an answer about node /root that cannot be read"
+    ):
+        cluster_metadata._get(client, "/root", ZooKeeperOptions("127.0.0.1:1", "/root"))
 
 
 @pytest.mark.parametrize("seconds", [0, 0.1])

@@ -242,6 +242,11 @@ def test_http_can_be_switched_off(tmp_path: Path, word: str) -> None:
         ("? [a]\n: b", ":1: a key must be a name"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("a: &x {b: *x}", "nested more than 16 deep"),
+        (
+            "a0: &a0 {}\n"
+            + "".join(f"a{n}: &a{n} {{{', '.join(f'{k}: *a{n - 1}' for k in 'bcdefghij')}}}\n" for n in range(1, 13)),
+            "more than 100000 keys, with those of aliases",
+        ),
         ("a: 2020-99-99", ":1: a: month must be in 1..12"),
         ("\na: !!bool foo", ":2: a: this is no bool"),
         ("a: !!int ''", ":1: a: this is no int"),

@@ -215,6 +215,13 @@ def test_settings_that_cannot_be_meant_name_the_file(tmp_path: Path, name: str, 
     assert str(directory / "spark-pipeline.yml") in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "storage: !!bool foo", "storage: !!timestamp foo"])
+def test_a_specification_that_yaml_cannot_read_names_the_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "spark-pipeline.yml").write_text(text)
+    with pytest.raises(InvalidRequestError, match=r"spark-pipeline\.yml: "):
+        open_project(tmp_path)
+
+
 def test_a_directory_that_is_no_project(tmp_path: Path) -> None:
     with pytest.raises(NotWaltzError, match="pipeline init"):
         open_project(tmp_path)
