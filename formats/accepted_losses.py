@@ -26,7 +26,8 @@ from waltzctl.formats.checksums import crc32
 from waltzctl.formats.ids import LAST_TRANSACTION_ID
 
 LEDGER_FILE_NAME = "accepted-losses"
-LEDGER_SCHEMA = "waltzctl.accepted-losses/1"
+_SCHEMA_NAME = "waltzctl.accepted-losses/"
+LEDGER_SCHEMA = f"{_SCHEMA_NAME}1"
 _HEAD, _LOSS = "accepted-losses", "accepted-loss"
 
 
@@ -48,12 +49,20 @@ class AcceptedLoss:
     disputed: bool = False
 
 
+class _OtherVersionError(ValueError):
+    """A line with a right checksum, of a ledger of another version: its schema."""
+
+
 @dataclass(frozen=True)  # no slots, because of cached_property
 class Ledger:
-    """A decoded ledger: the readable losses in the order of the file, and what is wrong with the file (None: nothing)."""
+    """A decoded ledger: the readable losses in the order of the file, and what is wrong with the file (None: nothing).
+
+    `other_version`: it is intact, and of a version that only another program reads; so it is not to be set aside.
+    """
 
     losses: tuple[AcceptedLoss, ...] = ()
     fault: str | None = None
+    other_version: bool = False
 
     def of_partition(self, partition: int | None) -> tuple[AcceptedLoss, ...]:
         """The losses of one partition."""
@@ -81,6 +90,7 @@ def decode_ledger(data: bytes) -> Ledger:
     found: list[AcceptedLoss] = []
     count: int | None = None
     wrong: list[int] = []
+    other: str | None = None
     for number, line in enumerate(lines, 1):
         try:
             body = _checked(line)
@@ -90,16 +100,21 @@ def decode_ledger(data: bytes) -> Ledger:
                 count = _number(body["count"], 0)
             else:
                 raise ValueError(body["type"])
+        except _OtherVersionError as error:
+            wrong.append(number)
+            other = str(error)
         except (ValueError, KeyError, TypeError, RecursionError):
             wrong.append(number)
     fault = None
-    if wrong:
+    if other is not None:
+        fault = f"it is of another version ({other}), which the waltzctl that wrote it reads, or a later one"
+    elif wrong:
         fault = f"line {wrong[0]} is damaged" + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else "")
     elif not whole or count is None:
         fault = "it is cut off"
     elif count != len(found):
         fault = f"it should name {count} losses, and names {len(found)}"
-    return Ledger(tuple(found), fault)
+    return Ledger(tuple(found), fault, other is not None)
 
 
 def _body(loss: AcceptedLoss) -> dict[str, Any]:
@@ -125,13 +140,19 @@ def _line(body: dict[str, Any]) -> bytes:
 
 
 def _checked(line: bytes) -> dict[str, Any]:
-    """A line's object without its checksum.  Raises ValueError, KeyError, TypeError for a line that is not valid."""
+    """A line's object without its checksum.
+
+    Raises ValueError, KeyError, TypeError for a line that is not valid, _OtherVersionError for one of another version.
+    """
     body = json.loads(line)
     if not isinstance(body, dict):
         raise TypeError("no object")
     stored = body.pop("crc32")
-    if stored != _digest(body) or body["schema"] != LEDGER_SCHEMA:
+    schema = body["schema"]
+    if stored != _digest(body):
         raise ValueError("the checksum is wrong")
+    if schema != LEDGER_SCHEMA:
+        raise _OtherVersionError(schema) if str(schema).startswith(_SCHEMA_NAME) else ValueError(schema)
     return body
 
 

@@ -39,6 +39,7 @@ from waltzctl.engine.findings import Severity
 from waltzctl.engine.log import places
 from waltzctl.engine.pages.inspection import blob_status, view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_gc import complete_copies
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource
@@ -136,6 +137,7 @@ def create_backup(
     check_written_back(looked)
     with PageStorage.open(vault, VAULT_OPTIONS) as store:
         reader = VaultReader.over(store, password)
+        complete_copies(store)
         writer = BackupWriter(store, reader, str(looked.path), now_ms)
         return _Creation(writer, looked, tag, progress, piece_limit, partial=partitions is not None).run()
 

@@ -55,6 +55,7 @@ from waltzctl.engine.errors import DamageError, InvalidRequestError, ProtocolErr
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.futures import in_thread
+from waltzctl.engine.pages.page_gc import complete_copies
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.columns import Int64Column
@@ -108,7 +109,9 @@ async def create_node_backup(
     partition that keeps changing, DiskWriteError.  After an error the vault is unchanged.
     """
     with PageStorage.open(vault, VAULT_OPTIONS) as store:
-        writer = BackupWriter(store, VaultReader.over(store, password), address.url, now_ms)
+        reader = VaultReader.over(store, password)
+        complete_copies(store)
+        writer = BackupWriter(store, reader, address.url, now_ms)
         try:
             identity, client = await _connect(reach, address, cluster, writer.heads)
             async with client:

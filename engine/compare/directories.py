@@ -90,7 +90,7 @@ class Directories:
         """Findings about what limits the vote: control files, ledgers and marks that are damaged or missing."""
         for view, ledger in zip(self.views, self.ledgers, strict=True):
             if ledger.fault is not None:
-                yield ledger_damaged(ledger_path(view.path), ledger.fault, view.path)
+                yield ledger_damaged(ledger_path(view.path), ledger, view.path)
             control, state = view.control, view.control_state
             if control is None:
                 yield (

@@ -102,19 +102,19 @@ def control_extended(path: PurePath, control: ControlFile, storage: PurePath | N
     )
 
 
-def journal_pending(path: PurePath, journal: PurePath | None, fault: str | None) -> Finding:
+def journal_pending(path: PurePath, journal: PurePath | None, fault: str | None, mend: str) -> Finding:
     """The control file says that acknowledged records may be in a commit journal only, and not in their segments yet.
 
     `journal`: the path of the commit journal, None where it is not known.  `fault`: why its records cannot be written back to
-    the segments; None where they can.
+    the segments; None where they can.  `mend`: what lets them be written back again.
     """
     where = "a commit journal" if journal is None else f"the commit journal {journal}"
     if fault is None:
         then = "they are written back when the node, or append, opens the directory, and release 0.13.2 does not open it before"
     else:
         then = (
-            f"{fault}; bring back what is missing, and if that is lost for good give them up with recover --forget-journal,"
-            " then take them from a replica"
+            f"{fault}; {mend}, and if that is lost for good give them up with recover --forget-journal, then take them from a"
+            " replica"
         )
     return make_finding(
         Code.JOURNAL_PENDING,

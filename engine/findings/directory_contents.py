@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, make_finding
+from waltzctl.formats.accepted_losses import Ledger
 from waltzctl.formats.segment import parse_name
 
 Inclusive = tuple[int, int]
@@ -109,7 +110,9 @@ def state_file_damaged(path: PurePath, said: str, storage: PurePath, partition: 
     return make_finding(Code.STATE_FILE_DAMAGED, path, said, storage_directory=storage, partition=partition)
 
 
-def ledger_damaged(path: PurePath, fault: str, storage: PurePath) -> Finding:
+def ledger_damaged(path: PurePath, ledger: Ledger, storage: PurePath) -> Finding:
     """The ledger of accepted losses cannot be read in full."""
-    message = f"the ledger of accepted losses cannot be read in full: {fault}"
-    return make_finding(Code.ACCEPTED_LOSSES_DAMAGED, path, message, storage_directory=storage)
+    message = f"the ledger of accepted losses cannot be read in full: {ledger.fault}"
+    found = make_finding(Code.ACCEPTED_LOSSES_DAMAGED, path, message, storage_directory=storage)
+    # set aside, an intact one would protect the lost ids no longer
+    return replace(found, remedy=None) if ledger.other_version else found

@@ -83,4 +83,4 @@ def journal_findings(path: PurePath, control: ControlFile, storage: PurePath | N
     from waltzctl.engine.storage.journal_state import JournalOutlook, look_at_journal
 
     found = JournalOutlook(None) if storage is None else look_at_journal(storage)
-    yield journal_pending(path, found.path, found.fault)
+    yield journal_pending(path, found.path, found.fault, found.mend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
@@ -155,8 +156,13 @@ class ResumeState:
 
 
 def _mode(options: VerifyOptions) -> dict[str, Any]:
-    """The options that decide which bytes of a segment are read; a state file with other ones is ignored."""
-    return {"sample": options.sample, "sample_seed": options.sample_seed or 0, "quick": options.quick}
+    """What decides which bytes of a segment are read, and how they are judged; a state file with another mode is ignored.
+
+    Another version of the program may judge the same bytes otherwise: what it called whole would stay unseen.
+    """
+    asked = {"sample": options.sample, "sample_seed": options.sample_seed or 0, "quick": options.quick}
+    # imported by name: the package names types of the rooms above this one
+    return {"program": importlib.import_module("waltzctl").__version__, **asked}
 
 
 def _read_whole(path: PurePath) -> bytes:

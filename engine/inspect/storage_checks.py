@@ -82,7 +82,7 @@ def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding
         path = ledger_path(scope.storage)
         yield make_finding(Code.READ_ERROR, path, str(error), storage_directory=scope.storage, offset=error.offset)
     elif around.ledger.fault is not None:
-        yield ledger_damaged(ledger_path(scope.storage), around.ledger.fault, scope.storage)
+        yield ledger_damaged(ledger_path(scope.storage), around.ledger, scope.storage)
 
 
 def unnamed_losses(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:

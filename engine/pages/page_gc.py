@@ -87,7 +87,8 @@ def collect_garbage(
         store.check_open(writing=True)
         store.check_in_place()
         report.cut = store.blobs.cut_tails()  # on a full disk, the other steps need this space
-        if (checkpoint and store.wal.has_records) or store.wal.num_files > store.options.max_log_files:
+        wanted = checkpoint and (store.wal.has_records or store.wal.lacks_copies)
+        if wanted or store.wal.num_files > store.options.max_log_files:
             report.checkpoint_size = make_checkpoint(store)
         store.confirm()
         report.versions = collect_versions(store)
@@ -137,6 +138,16 @@ def collect_until_done(store: PageStorage) -> tuple[GcReport, int]:
         if not (done.versions or done.freed or done.files_removed or done.pages_moved):
             return total, rounds
     raise AssertionError("unreachable")
+
+
+def complete_copies(store: PageStorage) -> None:
+    """Write a checkpoint if a store that writes each record twice has older ones that were written once.
+
+    Raises as `collect_garbage`.
+    """
+    with store.collection_lock:
+        if store.wal.lacks_copies:
+            make_checkpoint(store)
 
 
 def make_checkpoint(store: PageStorage) -> int:

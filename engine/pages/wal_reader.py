@@ -17,6 +17,7 @@ it counts only if that data is intact; otherwise it is a torn tail as well (`Fau
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -42,10 +43,13 @@ from waltzctl.formats.pages.write_batch import (
     PageEntry,
     decode_batch,
     flushed_with_record,
+    of_another_version,
     plain_entries,
 )
 
 WAYS_ON = "take what is whole with pages recover --mode skip-damaged, or into a new directory with pages salvage"
+_OTHER_PROGRAM = "records are intact and of another version: use the program that wrote them, or a later one"
+"""Advice where the ways on would give intact records up."""
 """What the user can do with a store that cannot be opened."""
 _WHOLE_FILE = 1 << 62
 
@@ -107,6 +111,12 @@ class WalContents:
     def written_twice(self) -> bool:
         """Whether some record has a copy: the store was written with `PageOptions.records_twice`."""
         return any(record.is_copy for file in self.files for record in file.records)
+
+    @property
+    def lacks_copies(self) -> bool:
+        """Whether a record stands alone, apart from the last one, whose copy a crash may have prevented."""
+        records = (record for file in self.files for record in file.records)
+        return any(not one.is_copy and not following.is_copy for one, following in itertools.pairwise(records))
 
     @property
     def unconfirmed_pages(self) -> list[PageEntry]:
@@ -248,8 +258,12 @@ def refuse(contents: WalContents, mode: RecoveryMode) -> None:
         raise DamageError(
             f"{contents.directory}: {grave[0].message}",
             grave,
-            advice=f"nothing was changed; {WAYS_ON}",
+            advice=f"nothing was changed; {_OTHER_PROGRAM if _of_another_version(contents) else WAYS_ON}",
         )
+
+
+def _of_another_version(contents: WalContents) -> bool:
+    return any(of_another_version(record.payload) for file in contents.files for record in file.records)
 
 
 def wal_findings(contents: WalContents, store: PurePath | None = None) -> list[Finding]:

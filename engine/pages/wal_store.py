@@ -57,6 +57,8 @@ class WalStore:
         self._logs: list[int] = []
         self._names = threading.Lock()
         self._failed = False
+        self.lacks_copies = False
+        """Whether an earlier process wrote records once, though each is written twice now."""
         self.unconfirmed = False
         """Whether the last record was flushed with other files and no record follows it that would prove the flush succeeded."""
         self._position = 0
@@ -106,6 +108,7 @@ class WalStore:
         store._logs[:0] = [file.name.number for file in contents.files if not file.name.is_checkpoint]
         if contents.checkpoint is not None:
             store._checkpoint = contents.checkpoint.name.number
+        store.lacks_copies = twice and contents.lacks_copies
         return store
 
     def _begin(self) -> WritableFile:
@@ -220,6 +223,7 @@ class WalStore:
 
         disk.write_whole(path, parts())
         self._checkpoint = number
+        self.lacks_copies = False
         for name in sorted(filter(None, map(parse_log_name, os.listdir(self.directory)))):
             if name.number < number or name == (number, LOG_LEVEL):
                 disk.unlink(self.directory / str(name))  # a crash may bring it back: then it is stale

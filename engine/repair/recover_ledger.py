@@ -86,13 +86,14 @@ def plan_ledger(draft: PlanDraft, ledger: Ledger) -> None:
     Raises RefusedError when it is damaged: the new ledger would silently drop the losses of the damaged one.
     """
     if ledger.fault is not None:
-        draft.leave(ledger_damaged(ledger_path(draft.storage), ledger.fault, draft.storage))
+        draft.leave(ledger_damaged(ledger_path(draft.storage), ledger, draft.storage))
     if not draft.accepted and not draft.settled:
         return
     if ledger.fault is not None:
+        aside = "set it aside with recover --forget-losses first; undo brings it back"
         raise RefusedError(
             f"{ledger_path(draft.storage)}: {ledger.fault}, so that nothing more can be entered",
-            advice="set it aside with recover --forget-losses first; undo brings it back",
+            advice=None if ledger.other_version else aside,
         )
     settled = frozenset(draft.settled)
     _write(draft, [loss for loss in ledger.losses if loss not in settled], draft.accepted)
@@ -123,8 +124,8 @@ class _Contents:
 def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) -> Repair:
     """Plan that the ledger forgets the losses of a storage directory, or of some partitions.  Read-only.
 
-    Raises NotWaltzError, InvalidRequestError for an impossible partition, RefusedError when a repair was interrupted, or when
-    single partitions are named and the ledger is damaged; DiskReadError.
+    Raises NotWaltzError, InvalidRequestError for an impossible partition, RefusedError when a repair was interrupted, when the
+    ledger is of another version, or when single partitions are named and it is damaged; DiskReadError.
     """
     target = resolve(path)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
@@ -138,6 +139,8 @@ def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) ->
     draft.refuse_unsettled()
     draft.partitions |= set(partitions or ())
     ledger, where = read_ledger(target.storage), ledger_path(target.storage)
+    if ledger.other_version:
+        raise RefusedError(f"{where}: {ledger.fault}", advice="nothing was changed")
     if partitions is not None and ledger.fault is not None:
         raise RefusedError(
             f"{where}: {ledger.fault}, so that nobody knows whose losses it kept", advice="leave --partition out"

@@ -196,7 +196,7 @@ def _check_losses(storage: StorageDirectory, partition: int, last: int, mark: in
         raise RefusedError(
             f"{ledger_path(storage.path)}: the ledger of accepted losses cannot be read in full: {ledger.fault}; new transactions"
             " might get the ids of lost ones",
-            advice="set it aside with recover --forget-losses",
+            advice=None if ledger.other_version else "set it aside with recover --forget-losses",
         )
     for loss in ledger.of_partition(partition):
         if loss.last > last and still_lost(loss, (), mark):

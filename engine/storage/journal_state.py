@@ -31,6 +31,9 @@ STATE_NAME = "commit-journal.json"
 """Name of the state file, in `disk.STATE_DIRECTORY`."""
 GIVING_UP = "recover --forget-journal gives up what stands in the journal only"
 """Advice of last resort, in error messages."""
+BRING_BACK = "bring back what is missing"
+OTHER_PROGRAM = "use the waltzctl that wrote it, or a later one"
+"""What lets the journal be written back again, in advice: of a lost one, and of one of another version, where nothing is lost."""
 _STATE_VERSION = 1
 _STATE_LIMIT = 1 << 20
 
@@ -52,8 +55,15 @@ def state_path(storage: PurePath) -> PurePath:
     return storage / disk.STATE_DIRECTORY / STATE_NAME
 
 
+class _OtherVersionError(DamageError):
+    """The state file is of a version that this program does not know."""
+
+
 def read_state(storage: PurePath) -> JournalState | None:
-    """Read the state file; None where there is none.  Takes no lock, writes nothing.  Raises DamageError, DiskReadError."""
+    """Read the state file; None where there is none.  Takes no lock, writes nothing.
+
+    Raises DamageError, also for a file of another version, DiskReadError.
+    """
     path = state_path(storage)
     try:
         raw = places.read_range(path, 0, _STATE_LIMIT)
@@ -61,8 +71,11 @@ def read_state(storage: PurePath) -> JournalState | None:
         return None
     try:
         document = StrictObject(json.loads(raw), "the file")
-        if document.number("version") != _STATE_VERSION:
-            raise InvalidJsonError(f"no file of version {_STATE_VERSION}")
+        if (version := document.number("version")) != _STATE_VERSION:
+            raise _OtherVersionError(
+                f"{path}: it is of version {version}, and only version {_STATE_VERSION} is known",
+                advice=f"{OTHER_PROGRAM}: it writes back what stands in the journal; {GIVING_UP}",
+            )
         journal = Path(storage, document.text("path"))
         journal_id = uuid.UUID(document.text("id"))
         partitions = document.optional_items("partitions")
@@ -81,11 +94,12 @@ class JournalOutlook:
     """What is known of a marked directory's journal without reading it.
 
     `state`: None when the state file cannot be read.  `fault`: why the journal cannot be written back; None when no reason is
-    known.
+    known.  `mend`: what is to be done about that.
     """
 
     state: JournalState | None
     fault: str | None = None
+    mend: str = BRING_BACK
 
     @property
     def path(self) -> Path | None:
@@ -101,7 +115,9 @@ def look_at_journal(storage: PurePath) -> JournalOutlook:
     try:
         state = read_state(storage)
     except (DamageError, DiskReadError) as error:
-        return JournalOutlook(None, error.message)
+        return JournalOutlook(
+            None, error.message, OTHER_PROGRAM if isinstance(error, _OtherVersionError) else BRING_BACK
+        )
     if state is None:
         return JournalOutlook(None, f"{state_path(storage)}, which names it, is missing")
     if state.partitions is not None:
@@ -138,7 +154,7 @@ def refuse_marked(storage: PurePath) -> None:
     where = "a commit journal" if found.path is None else f"the commit journal {found.path}"
     advice = f"start the node, or stop it where it runs, or run waltzctl append: each writes them back; {GIVING_UP}"
     if found.fault is not None:
-        advice = f"{found.fault}: bring back what is missing, then start the node; {GIVING_UP}"
+        advice = f"{found.fault}: {found.mend}, then start the node; {GIVING_UP}"
     raise RefusedError(
         f"{storage}: acknowledged records may stand in {where} and not in their segments; nothing was modified",
         advice=advice,

@@ -201,6 +201,11 @@ def encode_batch(edits: Iterable[Edit]) -> bytes:
     return _HEAD.pack(BATCH_VERSION) + b"".join(map(encode_edit, edits))
 
 
+def of_another_version(data: Buffer) -> bool:
+    """Whether a record is a write batch of a version that only another program reads."""
+    return len(data) >= _HEAD.size and _HEAD.unpack_from(data)[0] != BATCH_VERSION
+
+
 def decode_batch(data: Buffer) -> list[Edit]:
     """The edits of a record.  Raises BatchError."""
     view = memoryview(data)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.backup.vaults import backup, codes, findings, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
-from waltzctl.engine.backup import backup_repair, distinct_pieces, source_files
+from waltzctl.engine.backup import backup_creation, backup_repair, distinct_pieces, source_files
 from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
@@ -30,8 +30,9 @@ from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
 from waltzctl.engine.pages.page_salvage import salvage_store
-from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
+from waltzctl.engine.pages.wal_reader import read_wal
 from waltzctl.engine.vault.sealing import Sealer, VaultKeys, WrongPasswordError
 from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.pages.write_batch import PageId
@@ -96,6 +97,24 @@ def test_every_page_that_is_damaged_is_named_and_mended(
         assert (done.damaged, done.mended) == (1, 1)
         assert findings(place, password=password) == []
     assert restored(place, "latest", tmp_path / "back", password=password) == digest(source)
+
+
+def test_a_vault_that_was_begun_with_each_record_once_has_them_twice_behind_its_next_backup(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions wrote it: one damaged byte of the log cost the configuration, and with it every backup."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(backup_creation, "VAULT_OPTIONS", PageOptions())
+        path = vault(tmp_path)
+        before = backup(path, source)
+    assert not read_wal(path).written_twice
+    head = backup(path, source)
+    assert not read_wal(path).lacks_copies
+    (checkpoint, *_) = sorted((path / "wal").iterdir())
+    raw = bytearray(checkpoint.read_bytes())
+    raw[60] ^= 1
+    checkpoint.write_bytes(raw)
+    assert {one.id for one in VaultReader.open(path).heads()} == {before.id, head.id}
 
 
 def test_who_verifies_keeps_each_piece_once_however_many_backups_need_it(tmp_path: Path, source: Path) -> None:

@@ -97,7 +97,8 @@ def test_a_line_that_was_taken_out_is_seen() -> None:
         ("time", 5),
         ("disputed", 1),
         ("disputed", None),
-        ("schema", "waltzctl.accepted-losses/2"),
+        ("schema", "waltzctl.other/1"),
+        ("schema", None),
         ("type", "something"),
     ],
 )
@@ -138,6 +139,22 @@ def test_anything_else_is_damaged(data: bytes) -> None:
 def line_of(body: dict[str, object]) -> bytes:
     raw = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     return json.dumps({**body, "crc32": f"{zlib.crc32(raw):08x}"}).encode()
+
+
+def of_version(version: str, data: bytes) -> bytes:
+    """The lines of a ledger as another version has them, with right checksums."""
+    bodies = [json.loads(line) for line in data.splitlines()]
+    for body in bodies:
+        del body["crc32"]
+    return b"".join(line_of({**body, "schema": version}) + b"\n" for body in bodies)
+
+
+def test_a_ledger_of_another_version_is_no_damaged_one() -> None:
+    found = decode_ledger(of_version("waltzctl.accepted-losses/2", encode_ledger(LOSSES)))
+    assert (found.losses, found.other_version) == ((), True)
+    assert "of another version (waltzctl.accepted-losses/2)" in str(found.fault)
+    for other in ("other/1", "", 7):
+        assert not decode_ledger(of_version(other, encode_ledger(LOSSES))).other_version  # type: ignore[arg-type]
 
 
 def test_every_damaged_line_is_counted() -> None:

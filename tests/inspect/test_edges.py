@@ -585,6 +585,23 @@ def test_an_end_that_somebody_may_just_have_been_writing_is_looked_at_again(stor
     assert ResumeState(path, VerifyOptions(resume=path)).recall(job(storage)) is not None
 
 
+@pytest.mark.parametrize("program", ["0.0.9", "999.0.0", None])
+def test_what_another_version_found_is_looked_at_again(storage: Path, tmp_path: Path, program: str | None) -> None:
+    """It may have called whole what this one calls damage, as a torn tail in which records stand."""
+    path = tmp_path / "state"
+    remembered(path, storage).save(complete=False)
+    document = json.loads(path.read_bytes())
+    document["mode"] = {**document["mode"], "program": program}
+    if program is None:  # as the first versions wrote it
+        del document["mode"]["program"]
+    path.write_text(json.dumps(document))
+    again = ResumeState(path, VerifyOptions(resume=path))
+    assert again.recall(job(storage)) is None
+    again.remember(check_segment(job(storage), WHOLE, ReadLimits()))
+    again.save(complete=False)
+    assert ResumeState(path, VerifyOptions(resume=path)).recall(job(storage)) is not None
+
+
 def test_a_file_in_the_place_of_one_that_was_finished_is_read(storage: Path, tmp_path: Path) -> None:
     """Of the same size and time, as a copy that keeps times is."""
     path, data = tmp_path / "state", seg(storage, 0, 20)

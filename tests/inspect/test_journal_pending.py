@@ -63,6 +63,10 @@ def state_is_nonsense(here: Marked) -> None:
     here.state.write_text("{")
 
 
+def of_a_later_version(here: Marked) -> None:
+    here.state.write_text(here.state.read_text().replace('"version": 1', '"version": 2'))
+
+
 def journal_gone(here: Marked) -> None:
     here.journal.unlink()
 
@@ -82,6 +86,7 @@ def one_kept_for_a_partition(here: Marked) -> None:
     [
         (state_gone, "which names it, is missing"),
         (state_is_nonsense, "cannot be understood"),
+        (of_a_later_version, "it is of version 2, and only version 1 is known; use the waltzctl that wrote it"),
         (journal_gone, "that file is not there"),
         (its_directory_gone, "that file is not there"),
         (one_kept_for_a_partition, "those of partitions 0, 1 could not be written back"),

@@ -20,6 +20,7 @@ from tests.builders import KEY, build_directory, make_records, segment_header, w
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from tests.inspect.test_codes import accept
 from tests.inspect.test_distributed_checks import Workers
+from waltzctl import __version__
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding
@@ -558,7 +559,7 @@ def test_a_verification_that_was_interrupted_is_not_complete_and_goes_on_where_i
     assert seen[seen.index(-1) + 1 :] == [*range(10 * done, 30, 10)]
     assert json.loads(state.read_bytes()) == {
         "schema": "waltzctl.verify-state/1",
-        "mode": {"sample": None, "sample_seed": 0, "quick": False},
+        "mode": {"program": __version__, "sample": None, "sample_seed": 0, "quick": False},
         "complete": True,
         "segments": {},
     }

@@ -176,8 +176,8 @@ NODES: tuple[Slip, ...] = (
     ),
     Slip(
         "formats/accepted_losses.py",
-        "stored != _digest(body) or",
-        "False or",
+        "if stored != _digest(body):",
+        "if False:",
         _LEDGER,
         "a damaged line of the ledger is believed",
     ),

@@ -21,6 +21,7 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.findings import Code, Severity
+from waltzctl.engine.pages import page_storage
 from waltzctl.engine.pages.inspection import verify_store, view_store
 from waltzctl.engine.pages.log_replay import restore
 from waltzctl.engine.pages.page_gc import collect_garbage, collect_until_done
@@ -41,6 +42,23 @@ from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 
 TOLERATE, ABSOLUTE, POINT, SKIP = RecoveryMode
+
+
+def test_records_of_another_version_are_left_to_the_program_that_wrote_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are intact: the ways that take what is whole of a damaged log would give them up."""
+    path = tmp_path / "s"
+    with PageStorage.create(path) as opened:
+        put(opened, 1, b"first")
+    with PageStorage.open(path) as opened, monkeypatch.context() as later:
+        later.setattr(page_storage, "encode_batch", lambda edits: b"\2\0\1\0" + encode_batch(edits)[4:])
+        put(opened, 2, b"second")
+    for use in (PageStorage.open, lambda path: plan_recovery(path, TOLERATE)):
+        with pytest.raises(DamageError, match="a write batch of version 0x10002") as refused:
+            use(path)
+        assert "use the program that wrote them" in str(refused.value.advice)
+        assert "skip-damaged" not in str(refused.value.advice)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory
+from tests.formats.test_accepted_losses import of_version
 from tests.repair.scenes import (
     MARK,
     Scene,
@@ -312,6 +313,24 @@ def test_a_damaged_ledger_is_named_kept_and_set_aside_only_as_a_whole(scene: Sce
     assert not path.exists()
     undo(scene.root)
     assert path.read_bytes() == torn
+
+
+def test_a_ledger_of_another_version_is_left_to_who_can_read_it(scene: Scene) -> None:
+    """Set aside, it would protect the lost ids no longer: an append would give them to other transactions."""
+    lose_segment(scene)
+    recover(scene, loss=True)
+    path = ledger_path(scene.root)
+    path.write_bytes(of_version("waltzctl.accepted-losses/2", path.read_bytes()))
+    before = path.read_bytes()
+    (found,) = [one for one in plan_recover(scene.root).plan.undecided if one.code == "accepted-losses-damaged"]
+    assert "of another version" in found.message
+    assert found.remedy is None
+    scene.flip(60)
+    for plan in (plan_forget, lambda root: plan_recover(root, allow_data_loss=True)):
+        with pytest.raises(RefusedError, match="of another version") as refused:
+            plan(scene.root)
+        assert "--forget-losses" not in str(refused.value.advice)
+    assert path.read_bytes() == before
 
 
 def test_truncating_on_purpose_is_no_loss(scene: Scene) -> None:

@@ -431,13 +431,18 @@ def half_state(copy: Path, journal: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
+def state_of_a_later_version(copy: Path, journal: Path) -> None:
+    path = Path(state_path(copy))
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+
+
 def damaged_entry(copy: Path, journal: Path) -> None:
     raw = bytearray(journal.read_bytes())
     raw[BLOCK + 60] ^= 1
     journal.write_bytes(raw)
 
 
-@pytest.mark.parametrize("injury", [lose_state, lose_journal, half_state, damaged_entry])
+@pytest.mark.parametrize("injury", [lose_state, lose_journal, half_state, state_of_a_later_version, damaged_entry])
 def test_what_cannot_be_written_back_is_refused_and_nothing_changes(
     journaled: Journaled, tmp_path: Path, injury: Callable[[Path, Path], None]
 ) -> None:
