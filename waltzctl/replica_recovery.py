@@ -81,7 +81,7 @@ def recover_directories(
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.compare.compare import compare
     from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison, ReplicaStanding
-    from waltzctl.engine.compare.plans import plan_anew, plans
+    from waltzctl.engine.compare.plans import look_at, plan_anew, plans
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
     from waltzctl.engine.quorum.vote import Verdict
@@ -95,19 +95,20 @@ def recover_directories(
     if state is not None:
         cluster = state.cluster_key, state.num_partitions
         options = CompareOptions(partitions, last_sessions=state.last_sessions, cluster=cluster)
-    for seen in compare(paths, options, LocalExecutor()):
-        if isinstance(seen, Finding):
+    seen = look_at(paths, partitions)
+    for told in compare(paths, options, LocalExecutor()):
+        if isinstance(told, Finding):
             findings += 1
-            console.emit(FINDING.shown(seen), flush=True)
-        elif isinstance(seen, PartitionComparison):
-            comparisons.append(seen)
-            console.emit(comparison_object(seen), flush=True)
-            if state is not None and seen.decision.verdict is Verdict.UNDECIDABLE:
-                names = ", ".join(one.node for one in state.partitions[seen.partition].replicas)
-                console.note(f"partition {seen.partition}: the replicas of its last session were {names}")
-        elif isinstance(seen, CompareSummary):
-            status = ExitStatus.from_label(seen.exit_status_name)
-    repairs = plans(comparisons, paths, allow_data_loss=allow_data_loss)
+            console.emit(FINDING.shown(told), flush=True)
+        elif isinstance(told, PartitionComparison):
+            comparisons.append(told)
+            console.emit(comparison_object(told), flush=True)
+            if state is not None and told.decision.verdict is Verdict.UNDECIDABLE:
+                names = ", ".join(one.node for one in state.partitions[told.partition].replicas)
+                console.note(f"partition {told.partition}: the replicas of its last session were {names}")
+        elif isinstance(told, CompareSummary):
+            status = ExitStatus.from_label(told.exit_status_name)
+    repairs = plans(comparisons, paths, allow_data_loss=allow_data_loss, seen=seen)
     if not repairs:
         console.sentence("NO REPLICA NEEDS A REPAIR. What is only behind, the cluster brings up to date.")
         standings = {own.state for one in comparisons for own in one.replicas}
@@ -118,7 +119,9 @@ def recover_directories(
     changed: list[Path] = []
     for first in repairs:
         stale = any(source.is_relative_to(one) for source in first.sources for one in changed)
-        repair = plan_anew(first, comparisons, paths, allow_data_loss=allow_data_loss) if stale else first
+        repair = first
+        if stale:
+            repair = plan_anew(first, comparisons, paths, allow_data_loss=allow_data_loss, seen=seen)
         done.append(carry_out(console, repair, switches, otherwise=UNCHANGED_ELSE if changed else UNCHANGED))
         if repair.plan.steps and not shown_only:
             changed.append(repair.storage)

@@ -15,7 +15,7 @@ from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.inspect.control_checks import ControlState, journal_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
+from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, place_of
 from waltzctl.engine.log import places
 from waltzctl.engine.log.evidence import evidence
 from waltzctl.engine.log.view import PartitionView, StorageView, TargetKind, check_partitions, resolve, view_storage
@@ -111,7 +111,7 @@ class Directories:
         """The `PartitionRun`s of each directory by partition, for findings about a partition as a whole."""
         found: list[dict[int, PartitionRun]] = []
         for view, held, ledger in zip(self.views, self.held, self.ledgers, strict=True):
-            scope = Scope(view.path, view.control_path, whole=True)
+            scope = Scope(view.path, view.control_path, whole=True, place=place_of(view.path))
             for number, listed in view.partitions.items():
                 partition = scope.partition(listed.path, number)
                 partition.whole, partition.view = True, listed

@@ -11,27 +11,48 @@ remaining plans again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, ReplicaStanding
 from waltzctl.engine.compare.states import replaced_ranges
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError, WaltzError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.arguments import Agreed
-from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.plan import NotedFiles, Repair, note
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
+_NOTHING_SEEN: Mapping[PurePath, NotedFiles] = {}
+
+
+def look_at(directories: Sequence[PurePath], partitions: Collection[int] | None) -> dict[PurePath, NotedFiles]:
+    """Note what is in the directories, before they are compared: `plans` is bound to that.
+
+    One that cannot be listed, or is not on this machine, is left out: the comparison, or `plans`, tells why.
+    """
+    found: dict[PurePath, NotedFiles] = {}
+    for path in directories:
+        if places.on_this_machine(path):
+            with contextlib.suppress(WaltzError, OSError):
+                found[path] = note(places.local(places.absolute(path)), partitions)
+    return found
+
 
 def plans(
-    comparisons: Sequence[PartitionComparison], directories: Sequence[PurePath], *, allow_data_loss: bool
+    comparisons: Sequence[PartitionComparison],
+    directories: Sequence[PurePath],
+    *,
+    allow_data_loss: bool,
+    seen: Mapping[PurePath, NotedFiles] = _NOTHING_SEEN,
 ) -> list[Repair]:
     """The plans with steps or undecided findings, in the order of `directories`.  Read-only.
 
-    `directories`: those that were compared.  `allow_data_loss`: plans may cut and replace records at or below a local low-water
-    mark, and give up what cannot be restored.
+    `directories`: those that were compared.  `seen`: what was in them before (`look_at`); a plan for one that was written since
+    is stale, as the comparison may not know what it would cut.  `allow_data_loss`: plans may cut and replace records at or below
+    a local low-water mark, and give up what cannot be restored.
 
     Raises InvalidRequestError for a URL, NotWaltzError for a directory that went away, DiskReadError.
     """
@@ -43,7 +64,7 @@ def plans(
             )
     found: list[Repair] = []
     for path in directories:
-        repair = _plan(path, _decided(comparisons), directories, allow_data_loss=allow_data_loss)
+        repair = _plan(path, _decided(comparisons), directories, seen, allow_data_loss=allow_data_loss)
         if repair is not None and (repair.plan.steps or repair.plan.undecided):
             found.append(repair)
     return found
@@ -55,13 +76,14 @@ def plan_anew(
     directories: Sequence[PurePath],
     *,
     allow_data_loss: bool,
+    seen: Mapping[PurePath, NotedFiles] = _NOTHING_SEEN,
 ) -> Repair:
     """Make one of the plans again, after another plan was carried out and changed a replica that it reads.
 
     The decision of the comparison is the same as before.  Raises as `plans`.
     """
     path = next(one for one in directories if places.absolute(one) == repair.plan.path)
-    anew = _plan(path, _decided(comparisons), directories, allow_data_loss=allow_data_loss)
+    anew = _plan(path, _decided(comparisons), directories, seen, allow_data_loss=allow_data_loss)
     assert anew is not None, "it had something to agree on before"
     return anew
 
@@ -71,7 +93,12 @@ def _decided(comparisons: Sequence[PartitionComparison]) -> list[PartitionCompar
 
 
 def _plan(
-    path: PurePath, decided: Sequence[PartitionComparison], directories: Sequence[PurePath], *, allow_data_loss: bool
+    path: PurePath,
+    decided: Sequence[PartitionComparison],
+    directories: Sequence[PurePath],
+    seen: Mapping[PurePath, NotedFiles],
+    *,
+    allow_data_loss: bool,
 ) -> Repair | None:
     agreed: list[Agreed] = []
     wrong: set[PurePath] = set()
@@ -97,6 +124,7 @@ def _plan(
         replicas=[places.absolute(one) for one in sources if _usable(one)],
         allow_data_loss=allow_data_loss,
         agreed=agreed,
+        seen=seen.get(path),
     )
 
 

@@ -74,6 +74,7 @@ def _dump(
                 continue  # truncated or removed since it was listed
             except DiskReadError as error:
                 yield from unreadable(job, error).findings
+        yield from run.moved()
         yield from run.orphans(held)
 
 

@@ -30,10 +30,11 @@ from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import end
 from waltzctl.engine.log.evidence import Evidence, evidence
-from waltzctl.engine.log.view import PartitionView, SegmentView, view_partition
+from waltzctl.engine.log.view import PartitionView, SegmentView, read_infos, view_partition
 from waltzctl.engine.losses import BelowMark, BelowProof, Ids
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.orphans import stand_elsewhere
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 Span = tuple[int | None, int | None]
 """A requested range of ids, both ends inclusive; None is no bound."""
@@ -228,6 +229,7 @@ class PartitionRun:
 
         If the directory changed since its segments were checked, they are checked again with `check_again`.  Raises CutShort.
         """
+        yield from self.moved()
         view = self._partition.view
         if (
             self.beyond
@@ -275,15 +277,38 @@ class PartitionRun:
 
         The directory is listed before the control file is read.  If a segment was begun in between, the mark may be inside of
         that segment; the checked segments must then reach up to its first transaction only.
+
+        The control file is read before the segments.  A repair that gave up transactions meanwhile has lowered the mark, so it is
+        read once more.
         """
         context, again = self._context, self._view_again()
         latest = self._latest
         begun = () if again is None else (one.first_transaction_id for one in again.data_segments)
         first = min((one for one in begun if one > latest), default=None)
         mark = context.local_low_water_mark
-        if mark is not None and first is not None and mark >= first:
-            context = replace(context, local_low_water_mark=first - 1)
+        if mark is not None:
+            bounds = (mark, None if first is None else first - 1, self._mark_now())
+            context = replace(context, local_low_water_mark=min(one for one in bounds if one is not None))
         return context, evidence(self._partition.view, context.local_low_water_mark)
+
+    def _mark_now(self) -> int | None:
+        """The local low-water mark in the control file as it is now; None where it is not known."""
+        storage, number = self._context.storage, self._context.number
+        if storage is None or number is None:
+            return None
+        try:
+            info = read_infos(storage / CONTROL_FILE_NAME, (number,)).get(number)
+        except DiskReadError:
+            return None
+        current = None if info is None else info.current_struct
+        return None if current is None else current.local_low_water_mark
+
+    def moved(self) -> Iterator[Finding]:
+        """The finding that the storage directory was moved or replaced: what is not found any more was not looked at."""
+        storage = self._scope.storage
+        if storage is not None and self._scope.moved():
+            said = "the directory was moved, or another one was put in its place, while it was read: not everything was examined"
+            yield self._context.finding(Code.READ_ERROR, storage, said)
 
     def losses(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
         """Accepted losses of which transactions are still missing; none if the partition is unassigned and has no directory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -69,6 +70,7 @@ class Scope:
     `partitions`      by a key that is the same for all paths to a directory
     `temporary`       files in `storage` that a process was writing when it ended
     `unknown`         other entries in `storage` that are not part of Waltz
+    `place`           device and inode of `storage` before it was listed; None where they are not known
     ================= ==========================================================================================
     """
 
@@ -79,6 +81,14 @@ class Scope:
     partitions: dict[str, PartitionScope] = field(default_factory=dict)
     temporary: tuple[PurePath, ...] = ()
     unknown: tuple[PurePath, ...] = ()
+    place: tuple[int, int] | None = None
+
+    def moved(self) -> bool:
+        """Whether `storage` is no longer where it was, or another directory is; True once only."""
+        if self.storage is None or self.place is None or place_of(self.storage) == self.place:
+            return False
+        self.place = None
+        return True
 
     def partition(self, path: PurePath, number: int | None) -> PartitionScope:
         """The scope of a partition directory, created at the first call.
@@ -173,7 +183,18 @@ def _loose(scopes: dict[str, Scope], directory: PurePath) -> Scope:
     return scopes.setdefault(places.identity(directory), Scope(None, None))
 
 
+def place_of(directory: PurePath) -> tuple[int, int] | None:
+    """Device and inode of a directory on this machine; None where there is none."""
+    try:
+        found = os.stat(directory) if places.on_this_machine(directory) else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
 def _look(scope: Scope, partitions: Collection[int] | None) -> None:
+    if scope.storage is not None:
+        scope.place = place_of(scope.storage)
     if scope.whole:
         assert scope.storage is not None
         _look_at_storage(scope, scope.storage, partitions)

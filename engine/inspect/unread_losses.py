@@ -96,6 +96,7 @@ def losses_behind(run: PartitionRun, span: Span) -> Iterator[Finding]:
 
     Raises CutShort.
     """
+    yield from run.moved()
     view = run.view
     if run.beyond or view is None:
         return

@@ -360,10 +360,7 @@ class Vouching:
         """
         manifest = self._make(limits)
         if listing(self._storage) != self._before:
-            raise RefusedError(
-                f"{self._storage}: changed while it was read, so no manifest was written",
-                advice="see that nobody writes there, and start again",
-            )
+            raise self._changed()
         if os.path.lexists(self._request.path):
             raise RefusedError(
                 f"{self._request.path}: somebody made it meanwhile; it was left as it is", advice="name another file"
@@ -371,9 +368,16 @@ class Vouching:
         disk.write_whole(self._request.path, manifest.encode())
         self.outcome = "written"
 
+    def _changed(self) -> RefusedError:
+        return RefusedError(
+            f"{self._storage}: changed while it was read, so no manifest was written",
+            advice="see that nobody writes there, and start again",
+        )
+
     def _make(self, limits: ReadLimits) -> Manifest:
         control = _Control.read(self._storage / CONTROL_FILE_NAME)
-        assert control is not None  # a directory without one is not sound
+        if control is None:  # a directory without one is not sound: it is gone since
+            raise self._changed()
         files = []
         for name, state in self._before.items():
             found = self._digest(name, state.size, limits)

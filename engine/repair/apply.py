@@ -17,9 +17,9 @@ from waltzctl.engine.durable.ownership import Ownership
 from waltzctl.engine.durable.restore import other_times
 from waltzctl.engine.errors import DiskReadError, RefusedError, with_roll_backs
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
-from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.plan import Binding, Repair
 from waltzctl.engine.repair.store_kinds import is_page_store
-from waltzctl.engine.repair.undoing import UndoResult, paths_of, undo_locked
+from waltzctl.engine.repair.undoing import UndoResult, check_as_shown, paths_of, undo_locked
 from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.store import apply_edits, interrupted, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
@@ -159,10 +159,14 @@ class UndoneRepair:
     other_times: tuple[Path, ...] = ()
 
 
-def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) -> UndoneRepair:
+def undo_repair(
+    storage: Path, entry_id: str, *, allow_data_loss: bool = False, shown: Binding | None = None
+) -> UndoneRepair:
     """Take a repair back and verify the partitions that it touched.  The caller has asked for confirmation.
 
-    Raises what `engine.repair.undoing.undo` raises; of a page store, what `engine.pages.page_recovery.undo_repair` raises.
+    `shown`: how the files were when the user saw what would be set aside (`seen_by_undo`); if they are others by now, nothing is
+    done and StalePlanError is raised.  Also raises what `engine.repair.undoing.undo` raises; of a page store, what
+    `engine.pages.page_recovery.undo_repair` raises.
     """
     if is_page_store(storage):
         from waltzctl.engine.pages.page_recovery import undo_repair as undo_in_store
@@ -174,6 +178,8 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
     from waltzctl.engine.storage.store import concerned
 
     with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        if shown is not None:
+            check_as_shown(storage, entry_id, shown)
         falls = tuple(
             fall
             for one in list_entries(storage)

@@ -75,7 +75,7 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
     draft.partitions |= set(range(len(control.partitions)))
     if control.layout is layout:
         return draft.finish()
-    draft.sources.add(availability_path(storage))
+    draft.reads(availability_path(storage))
     marks = _availability(view, control)
     assigned = {info.partition: _check_assigned(view, info) for info in control.partitions}
     infos = tuple(

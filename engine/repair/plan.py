@@ -3,6 +3,9 @@
 A plan is made read-only: no lock is taken, nothing is written.  Its hash covers the command, its arguments, every step,
 every edit, the name, size and time of every file in the partitions looked at, and the SHA-256 of the control file, of every
 file that is touched and of every replica file that is read.  A plan whose hash comes out differently is stale.
+
+Nobody is kept from writing while a plan is made, which may take minutes.  So the files that the planner reads are noted before it
+reads the first one (`PlanDraft`): what is written meanwhile makes the plan stale, as what is written afterwards does.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
 from waltzctl.engine.durable.execution import check_edits
@@ -23,13 +26,19 @@ from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Finding, Ran, left_by
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import FileState, resolve
+from waltzctl.engine.log.view import FileState, partition_directories, resolve
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.engine.storage.store import STATE_FILES, interrupted
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.control import CONTROL_FILE_NAME
+
+if TYPE_CHECKING:
+    from waltzctl.engine.repair.replicas import ReplicaSegments
+
+FileSeen: TypeAlias = tuple[str, int, int]
+"""Name, size in bytes and modification time in ns of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +86,24 @@ class Binding:
     control file, of each file to be edited and of each replica file to be read; None for a file that does not exist.
     """
 
-    listing: tuple[tuple[str, int, int], ...]
+    listing: tuple[FileSeen, ...]
     digests: tuple[tuple[str, str | None], ...]
+
+    def changed(self, now: Binding) -> str | None:
+        """The name of a file that is another one by `now`, None where all are the same."""
+        names = {one[0] for one in {*self.listing} ^ {*now.listing}}
+        return min(names | {one[0] for one in {*self.digests} ^ {*now.digests}}, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class NotedFiles:
+    """What was noted of files before they were read.
+
+    `listings`: as in `Binding`, by partition; None: beside the partitions.  `digests`: SHA-256 of a file; None: it is not there.
+    """
+
+    listings: dict[int | None, list[FileSeen]] = field(default_factory=dict)
+    digests: dict[PurePath, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +126,9 @@ class Repair:
 
     def check_current(self) -> None:
         """Raises StalePlanError naming a file when it is not as it was when the plan was made; DiskReadError."""
-        now = bind(self.storage, self.partitions, self.edits, self.sources)
-        if now == self.binding:
-            return
-        changed = sorted(
-            {one[0] for one in {*self.binding.listing} ^ {*now.listing}}
-            | {one[0] for one in {*self.binding.digests} ^ {*now.digests}}
-        )
-        raise _stale(self.storage / changed[0])
+        changed = self.binding.changed(bind(self.storage, self.partitions, self.edits, self.sources))
+        if changed is not None:
+            raise _stale(self.storage / changed)
 
     def check_sources(self) -> None:
         """Raises StalePlanError naming a replica file that changed since the plan was made; DiskReadError.
@@ -127,40 +147,73 @@ def _stale(path: Path) -> StalePlanError:
     )
 
 
-def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], sources: Iterable[PurePath] = ()) -> Binding:
-    """The state of a storage directory as far as it matters for a plan.  Raises DiskReadError."""
+def note(storage: Path, partitions: Iterable[int] | None) -> NotedFiles:
+    """Note the control file and the files of partitions, None: of all.  Raises NotWaltzError, DiskReadError."""
+    numbers = partition_directories(storage) if partitions is None else partitions
     control = storage / CONTROL_FILE_NAME
-    listing = [*_states(storage, [control, ledger_path(storage)])]
-    for partition in sorted(set(partitions)):
-        directory = storage / str(partition)
-        try:
-            names = sorted(os.listdir(directory))
-        except FileNotFoundError:
-            continue
-        except NotADirectoryError:  # a file with a partition's name, which verify notes
-            listing += _states(storage, [directory])
-            continue
-        except OSError as error:
-            if error.errno == errno.ELOOP:  # a symbolic link loop, which verify notes
-                continue
-            raise DiskReadError(directory, None, error, doing="list") from error
-        listing += _states(storage, [directory / name for name in names])
-    matter = {control, *(edit.path for edit in edits)}
-    digests = [*_digests(storage, sorted(matter)), *_digests(None, sorted(set(sources)))]
+    return NotedFiles({number: _listed(storage, number) for number in (None, *numbers)}, {control: _digest(control)})
+
+
+def bind(
+    storage: Path,
+    partitions: Iterable[int],
+    edits: Iterable[Edit],
+    sources: Iterable[PurePath] = (),
+    *,
+    seen: NotedFiles | None = None,
+) -> Binding:
+    """The state of a storage directory as far as it matters for a plan.  Raises DiskReadError.
+
+    `seen`: what was noted earlier, which stands for what is there now.
+    """
+    seen = seen or NotedFiles()
+    listing: list[FileSeen] = []
+    for number in (None, *sorted(set(partitions))):
+        noted = seen.listings.get(number)
+        listing += _listed(storage, number) if noted is None else noted
+    matter = {storage / CONTROL_FILE_NAME, *(edit.path for edit in edits)}
+    digests = [
+        *_digests(storage, sorted(matter), seen.digests),
+        *_digests(None, sorted(set(sources)), seen.digests),
+    ]
     return Binding(tuple(listing), tuple(digests))
 
 
-def _states(storage: PurePath, paths: Iterable[PurePath]) -> Iterable[tuple[str, int, int]]:
+def _listed(storage: Path, partition: int | None) -> list[FileSeen]:
+    """The files of a partition; None: what matters beside the partitions.  Raises DiskReadError."""
+    if partition is None:
+        return [*_states(storage, [storage / CONTROL_FILE_NAME, ledger_path(storage)])]
+    directory = storage / str(partition)
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:  # a file with a partition's name, which verify notes
+        return [*_states(storage, [directory])]
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a symbolic link loop, which verify notes
+            return []
+        raise DiskReadError(directory, None, error, doing="list") from error
+    return [*_states(storage, [directory / name for name in names])]
+
+
+def _states(storage: PurePath, paths: Iterable[PurePath]) -> Iterable[FileSeen]:
     for path in paths:
         if (state := FileState.of(path)) is not None:
             yield path.relative_to(storage).as_posix(), state.size, state.modified_ns
 
 
-def _digests(storage: PurePath | None, paths: Iterable[PurePath]) -> Iterable[tuple[str, str | None]]:
+def _digests(
+    storage: PurePath | None, paths: Iterable[PurePath], seen: Mapping[PurePath, str | None] | None = None
+) -> Iterable[tuple[str, str | None]]:
     for path in paths:
-        found = stamp(path)
         name = str(Path(path).resolve()) if storage is None else path.relative_to(storage).as_posix()
-        yield name, None if found is None else found.sha256
+        yield name, seen[path] if seen is not None and path in seen else _digest(path)
+
+
+def _digest(path: PurePath) -> str | None:
+    found = stamp(path)
+    return None if found is None else found.sha256
 
 
 def _edit_key(storage: Path, edit: Edit) -> list[Any]:
@@ -180,6 +233,9 @@ def _edit_key(storage: Path, edit: Edit) -> list[Any]:
 class PlanDraft:
     """A plan under construction: planners add steps and edits, `finish` computes the hash.
 
+    A planner makes the draft before it reads anything: what it looks at is noted then, or was by somebody who decided what is to
+    be done (`seen`).
+
     `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked`: see `Repair`.
     """
 
@@ -196,6 +252,19 @@ class PlanDraft:
     accepted: list[AcceptedLoss] = field(default_factory=list)
     settled: list[AcceptedLoss] = field(default_factory=list)
     of_marked: bool = False
+    seen: NotedFiles = field(default_factory=NotedFiles)
+
+    def __post_init__(self) -> None:
+        """Note the files that the planner is going to read, unless that was done earlier.  Raises DiskReadError."""
+        asked = self.arguments
+        if not self.seen.listings:
+            none = asked.partitions is None and (asked.forget_losses or asked.forget_journal)
+            self.seen = note(self.storage, () if none else asked.partitions)
+
+    def reads(self, path: PurePath) -> None:
+        """Bind the plan to a small file beside the partitions, as it is now; call this before it is read."""
+        self.sources.add(path)
+        self.seen.digests[path] = _digest(path)
 
     def step(
         self,
@@ -238,12 +307,18 @@ class PlanDraft:
                 f"{self.storage}: the repair {left[0].id} was interrupted", advice="take it back with undo"
             )
 
-    def finish(self) -> Repair:
-        """Compute the hash and return the repair.  Raises DiskReadError; RefusedError for an edit that cannot be carried out."""
+    def finish(self, replicas: Iterable[ReplicaSegments] = ()) -> Repair:
+        """Compute the hash and return the repair.  `replicas`: those that were read.
+
+        Raises DiskReadError; RefusedError for an edit that cannot be carried out.
+        """
         check_edits(self.storage, self.edits, STATE_FILES)
         partitions = tuple(sorted(self.partitions))
         sources = tuple(sorted(self.sources))
-        binding = bind(self.storage, partitions, self.edits, sources)
+        for replica in replicas:
+            # what is there now is not what was read: no file has this digest, so that the plan is stale
+            self.seen.digests.update(dict.fromkeys(replica.changed(self.sources)))
+        binding = bind(self.storage, partitions, self.edits, sources, seen=self.seen)
         steps = [{**asdict(step), "path": os.path.relpath(step.path, self.storage)} for step in self.steps]
         body = {
             "command": self.command,

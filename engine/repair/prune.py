@@ -33,11 +33,16 @@ ACTION = "drop-kept-copies"
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """A plan to prune.  `entries`: id and bytes of kept copies of each entry, oldest first."""
+    """A plan to prune.
+
+    `entries`: id and bytes of kept copies of each entry, oldest first.  `latest`: ids of the latest ones, which stay whatever
+    their age: once one of them is taken back, an earlier one has its place.
+    """
 
     plan: Plan
     storage: Path
     entries: tuple[tuple[str, int], ...]
+    latest: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -65,7 +70,8 @@ def plan_prune(storage: Path, *, older_than: float, keep: int = 0) -> Prune:
     steps = tuple(_step(entry, size) for entry, (_, size) in zip(chosen, sizes, strict=True))
     body = {"command": COMMAND, "storage": str(storage.resolve()), "entries": [list(one) for one in sizes]}
     digest = hashlib.sha256(canonical(body)).hexdigest()
-    return Prune(Plan(digest, COMMAND, storage, Arguments(), steps, ()), storage, sizes)
+    latest = tuple(entry.id for entry in applied[max(0, len(applied) - keep) :])
+    return Prune(Plan(digest, COMMAND, storage, Arguments(), steps, ()), storage, sizes, latest)
 
 
 def _refuse_interrupted(storage: Path, store: Store) -> None:
@@ -125,12 +131,19 @@ def prune(prepared: Prune) -> int:
         }
         for name, size in prepared.entries:
             if name not in found or kept_bytes(found[name]) != size:
-                raise StalePlanError(
-                    f"{quarantine_directory(storage) / name}: changed since the plan was made; nothing was modified",
-                    advice="make the plan again",
-                )
+                raise _stale(storage, name)
+        for name in prepared.latest:
+            if name not in found or found[name].state is not RepairState.APPLIED:
+                raise _stale(storage, name)
         roll_back_interrupted(storage, store)  # completes and cleans up after a crash
         for name, size in prepared.entries:
             if found[name].state is RepairState.APPLIED:
                 give_up(found[name], size)
     return prepared.bytes
+
+
+def _stale(storage: Path, name: str) -> StalePlanError:
+    return StalePlanError(
+        f"{quarantine_directory(storage) / name}: changed since the plan was made; nothing was modified",
+        advice="make the plan again",
+    )

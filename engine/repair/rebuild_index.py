@@ -286,10 +286,10 @@ def plan_rebuild_index(
         )
     partitions = target.selected(partitions)
     only = Path(path).stem if target.kind in (TargetKind.SEGMENT, TargetKind.INDEX) else None
+    draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, everything=everything))
     view = view_storage(target.storage, partitions)
     if partitions is not None and view.control is not None:
         check_partitions(view.control, partitions)
-    draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, everything=everything))
     draft.refuse_unsettled()
     tasks: list[_SegmentTask] = []
     strays = () if view.control is None else beyond(view.partitions, view.control)

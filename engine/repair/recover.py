@@ -27,7 +27,7 @@ from waltzctl.engine.log.view import (
     view_storage,
 )
 from waltzctl.engine.repair.arguments import Agreed, Arguments
-from waltzctl.engine.repair.plan import PlanDraft, Repair, plan_roll_back
+from waltzctl.engine.repair.plan import NotedFiles, PlanDraft, Repair, plan_roll_back
 from waltzctl.engine.repair.recover_control import opens, plan_control
 from waltzctl.engine.repair.recover_ledger import plan_ledger
 from waltzctl.engine.repair.recover_partition import plan_partition
@@ -47,12 +47,14 @@ def plan_recover(
     replicas: Sequence[PurePath] = (),
     allow_data_loss: bool = False,
     agreed: Sequence[Agreed] = (),
+    seen: NotedFiles | None = None,
 ) -> Repair:
     """Plan the recovery of a storage directory, or of one of its partitions.  Read-only.
 
     `replicas`: storage directories of other replicas, from which damaged and missing records are restored.
     `allow_data_loss`: split segments around lost records, and give up what cannot be decided.  `agreed`: for each partition
-    what a comparison of all its replicas decided to keep, and what to cut or replace in this replica.
+    what a comparison of all its replicas decided to keep, and what to cut or replace in this replica.  `seen`: what was noted of
+    the directory before that comparison, so that the plan is stale if it was written since.
 
     Raises NotWaltzError, InvalidRequestError for an impossible partition, MismatchError for a replica of another
     cluster, RefusedError while a commit journal is in force, DiskReadError.
@@ -69,7 +71,9 @@ def plan_recover(
         allow_data_loss=allow_data_loss,
         agreed=tuple(agreed),
     )
-    draft = PlanDraft(COMMAND, path, local(target.storage), arguments)
+    # a copy: other plans may be bound to the same
+    noted = NotedFiles() if seen is None else NotedFiles({**seen.listings}, {**seen.digests})
+    draft = PlanDraft(COMMAND, path, local(target.storage), arguments, seen=noted)
     if (first := plan_roll_back(COMMAND, path, arguments)) is not None:
         return first
     view = view_storage(target.storage, partitions)
@@ -102,7 +106,7 @@ def plan_recover(
             draft.undecided.append(finding)
     plan_ledger(draft, ledger)
     draft.undecided += state_file_findings(draft.storage, control, _numbers(view, control, partitions))
-    return draft.finish()
+    return draft.finish(others)
 
 
 def _numbers(view: StorageView, control: ControlFile, partitions: Collection[int] | None) -> list[int]:

@@ -132,10 +132,10 @@ def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) ->
         raise NotWaltzError(f"{path}: not a storage directory", advice="name the storage directory")
     if target.partition is not None:
         partitions = {target.partition} & set(partitions if partitions is not None else {target.partition})
+    draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, forget_losses=True))
     control = read_control(target.storage / CONTROL_FILE_NAME)
     if partitions is not None and control is not None:
         check_partitions(control, partitions)
-    draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, forget_losses=True))
     draft.refuse_unsettled()
     draft.partitions |= set(partitions or ())
     ledger, where = read_ledger(target.storage), ledger_path(target.storage)

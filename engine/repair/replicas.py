@@ -17,14 +17,22 @@ import enum
 import hashlib
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import SegmentView, TargetKind, read_segment_header, resolve, view_partition, view_storage
+from waltzctl.engine.log.view import (
+    FileState,
+    SegmentView,
+    TargetKind,
+    read_segment_header,
+    resolve,
+    view_partition,
+    view_storage,
+)
 from waltzctl.engine.repair.content import Content, FileSpan
 from waltzctl.engine.repair.survey import open_hint
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
@@ -127,6 +135,7 @@ class ReplicaSegments:
         self.path = path
         self._key = key
         self._segments: dict[int, list[_Segment]] = {}
+        self._states: list[FileState] = []
 
     def segments(self, partition: int) -> list[_Segment]:
         """The segments of a partition, in order.  Raises DiskReadError."""
@@ -134,6 +143,12 @@ class ReplicaSegments:
             usable = (self._usable(segment, partition) for segment in self._listed(partition))
             self._segments[partition] = [one for one in usable if one is not None]
         return self._segments[partition]
+
+    def changed(self, paths: Collection[PurePath]) -> Iterator[PurePath]:
+        """Those of these data files that were written or replaced since they were listed, on this machine."""
+        for state in self._states:
+            if state.path in paths and places.on_this_machine(state.path) and FileState.of(state.path) != state:
+                yield state.path
 
     def _listed(self, partition: int) -> tuple[SegmentView, ...]:
         """From the partition's directory alone: to list the whole replica for each partition would take their number squared."""
@@ -153,6 +168,7 @@ class ReplicaSegments:
             return None
         if header.first_transaction_id != first:
             return None
+        self._states.append(view.data)
         return _Segment(first, view.data.path, view.index_path, view.data.size, header.created)
 
     def _holding(self, partition: int, transaction_id: int) -> tuple[_Segment, int | None] | None:

@@ -81,13 +81,13 @@ def plan_set_partition(
         raise InvalidRequestError(
             f"{path}: a {target.kind}, not a storage directory", advice="name the storage directory"
         )
+    arguments = Arguments.of((partition,), allow_data_loss=allow_data_loss, settings=setting.chosen())
+    draft = PlanDraft(COMMAND, path, local(target.storage), arguments)
     view = view_storage(target.storage, (partition,))
     control = view.control
     if control is None or not control.size_fits:
         raise RefusedError(f"{view.control_path}: no usable control file", advice="run verify, then recover")
     check_partitions(control, (partition,))
-    arguments = Arguments.of((partition,), allow_data_loss=allow_data_loss, settings=setting.chosen())
-    draft = PlanDraft(COMMAND, path, local(target.storage), arguments)
     draft.refuse_unsettled()
     draft.partitions.add(partition)
     _Planner(draft, view.control_path, control, partition, setting, allow_data_loss).plan()
@@ -163,10 +163,11 @@ class _Planner:
         session = self._setting.session_id
         if session is None:
             return
+        path = fence_path(self._draft.storage)
+        self._draft.reads(path)
         fence = _read_fence(self._draft.storage, self._control, self._number)
         if session >= fence:
             return
-        path = fence_path(self._draft.storage)
         if not self._allowed:
             raise ConcurrentUpdateError(
                 f"{path}: partition {self._number}: a node here has let session {fence} in, and keeps session {session} out",
@@ -232,7 +233,7 @@ class _Planner:
         if wanted is None:
             return
         storage = self._draft.storage
-        self._draft.sources.add(availability_path(storage))
+        self._draft.reads(availability_path(storage))
         marks = load_marks(storage)
         after = Availability(wanted, wanted)
         if combine(self._control, marks, self._number) == after:

@@ -70,13 +70,13 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
     target.selected((partition,))
     if after < -1:
         raise InvalidRequestError(f"transaction {after}: the first one is 0; -1 removes everything")
+    draft = PlanDraft(
+        COMMAND, path, local(target.storage), Arguments.of((partition,), after=after, allow_data_loss=allow_data_loss)
+    )
     view = view_storage(target.storage, (partition,))
     if view.control is None:
         raise RefusedError(f"{view.control_path}: no usable control file", advice="its marks must be known; run verify")
     check_partitions(view.control, (partition,))
-    draft = PlanDraft(
-        COMMAND, path, local(target.storage), Arguments.of((partition,), after=after, allow_data_loss=allow_data_loss)
-    )
     draft.refuse_unsettled()
     draft.partitions.add(partition)
     if partition not in view.partitions:

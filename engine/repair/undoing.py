@@ -17,6 +17,7 @@ from waltzctl.engine.durable.restore import Way, check_kept, same_contents, stam
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
 from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, with_roll_backs
 from waltzctl.engine.log.places import local
+from waltzctl.engine.repair.plan import Binding, bind
 from waltzctl.engine.repair.undo_conditions import (
     ADVICE,
     SET_ASIDE,
@@ -26,7 +27,7 @@ from waltzctl.engine.repair.undo_conditions import (
     set_aside,
 )
 from waltzctl.engine.storage.journal_state import refuse_marked
-from waltzctl.engine.storage.store import apply_edits, list_entries, roll_back_interrupted
+from waltzctl.engine.storage.store import apply_edits, concerned, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 
@@ -125,6 +126,22 @@ def check_undo(
     if not edits:
         check_ways_back(entry, entries)
     return tuple(local(edit.path) for edit in edits)
+
+
+def seen_by_undo(entry: QuarantineEntry) -> Binding:
+    """The state of the partitions of an entry, before `check_undo` tells what would be set aside.  Raises DiskReadError."""
+    return bind(entry.storage, concerned(entry), ())
+
+
+def check_as_shown(storage: Path, entry_id: str, shown: Binding) -> None:
+    """Raise StalePlanError if something was written to an entry's partitions since: more than was shown would be set aside."""
+    for entry in list_entries(storage):
+        changed = shown.changed(seen_by_undo(entry)) if entry.id == entry_id else None
+        if changed is not None:
+            raise StalePlanError(
+                f"{storage / changed}: changed since it was shown what the undo sets aside; nothing was modified",
+                advice="look at it again",
+            )
 
 
 def to_set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[Edit]:

@@ -158,7 +158,8 @@ def _unchanged(report: SegmentReport) -> bool:
 def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> PartitionTask | None:
     """The task for a partition; None where there is no directory, or none that a node would open.
 
-    The task is sent to a worker: of the scope it has only this partition.
+    The task is sent to a worker: of the scope it has only this partition, and not the place of the directory, as another machine
+    has other numbers for its devices.
     """
     if run.beyond:
         return None
@@ -168,7 +169,7 @@ def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> Partiti
     if found is None:
         return None
     key, partition = found
-    own = replace(scope, partitions={key: partition}, temporary=(), unknown=())
+    own = replace(scope, partitions={key: partition}, temporary=(), unknown=(), place=None)
     around = ScopeSurroundings(ControlState(None), surveyed.around.held, surveyed.around.cluster_key, ())
     size = sum(job.bytes for job in run.jobs)
     return PartitionTask(node, own, partition, run.context, around, size, len(run.jobs))

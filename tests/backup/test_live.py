@@ -19,6 +19,9 @@ from waltzctl.engine.backup.source_files import Lack, SourceDirectory
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.store import list_entries
 from waltzctl.engine.vault.backed_control import with_infos
 from waltzctl.formats.control import decode_control
 from waltzctl.formats.segment import HEADER_SIZE
@@ -397,6 +400,25 @@ def test_a_node_that_begins_while_its_directory_is_read_is_noticed(tmp_path: Pat
     head = backup(place, source)
     restore_backup(place, head.name, tmp_path / "back")
     assert digest(tmp_path / "back") == digest(source)
+
+
+def test_a_repair_behind_the_reading_of_the_control_file_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup had the marks of before, and not the records that were given up: damaged, and told as whole."""
+    source, place = build_directory(tmp_path / "source", {0: 30}, local_low_water_mark=25), vault(tmp_path)
+    original = backup_creation.plan_storage
+
+    def truncated_before(*given: object, **named: object) -> object:
+        if not list_entries(source):
+            apply(plan_truncate(source, partition=0, after=9, allow_data_loss=True), arguments=[])
+        return original(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backup_creation, "plan_storage", truncated_before)
+    with pytest.raises(SourceChangedError, match=r"waltz-storage\.ctl: it is another one now"):
+        backup(place, source)
+    restore_backup(place, backup(place, source).name, tmp_path / "back")
+    assert [one for one in verify((tmp_path / "back",)) if isinstance(one, Finding)] == []
 
 
 @pytest.mark.parametrize("live", [True, False])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.running import Answer, invoke, on_terminal
+from waltzctl.engine.compare import compare
 from waltzctl.formats.segment import SEGMENT_HEADER
 
 PARTITIONS = 2
@@ -59,6 +64,37 @@ def test_what_nobody_can_decide_remains(tmp_path: Path) -> None:
     assert done.status == 5
     again = recover(replicas, "--yes")
     assert (verdicts(again), again.only("result"), again.status) == (["undecidable", "equal"], [], 4)
+
+
+def test_what_came_while_the_replicas_were_compared_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing takes hours, and nobody is kept from writing meanwhile: a session wrote behind what was voted about."""
+    replicas = cluster(tmp_path, alike=True)
+    compared = compare.compare
+
+    def compared_and_appended(*given: Any) -> Iterator[object]:
+        yield from compared(*given)
+        assert invoke("truncate", replicas[0], "--partition", AHEAD, "--after", 10, "--yes").status == 0
+        append(replicas[0], AHEAD, "new", "ones")
+
+    monkeypatch.setattr(compare, "compare", compared_and_appended)
+    refused = recover(replicas, "--yes")
+    assert refused.status == 13
+    assert "changed since the plan was made; nothing was modified" in refused.err
+    assert [one["last_transaction_id"] for one in ends(replicas[0])] == [10, 12]
+    plans = tmp_path / "plans"
+    invoke("compare", *replicas, "--plan-dir", plans)
+    (plan,) = plans.iterdir()
+    for more in ((), ("--yes",)):
+        refused = invoke("recover", replicas[0], "--plan", plan, *more)
+        assert refused.status == 13
+        assert "no longer those that the plan was made for" in refused.err
+    assert [one["last_transaction_id"] for one in ends(replicas[0])] == [10, 12]
+
+
+def ends(replica: Path) -> list[dict[str, Any]]:
+    (status,) = invoke("status", replica, "--format", "ndjson").objects
+    found: list[dict[str, Any]] = status["partitions"]
+    return found
 
 
 def test_where_nothing_is_done_the_status_is_that_of_a_dry_run(tmp_path: Path) -> None:

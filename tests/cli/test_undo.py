@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, flip, index_of, segment_of
 from tests.cli.running import invoke, on_terminal
+from waltzctl import repair_procedure
+from waltzctl.commands import undo
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Overwrite
@@ -190,6 +193,25 @@ def test_what_came_since_is_set_aside_on_request(storage: Path) -> None:
     assert {name: value for name, value in contents(storage).items() if name.startswith("2/")} == before
     states = [(one["command"], one["state"]) for one in invoke("undo", storage, "--list", "--format", "ndjson").objects]
     assert states == [("truncate", "undone"), ("set-aside", "applied")]
+
+
+def test_what_comes_while_the_user_is_asked_is_not_set_aside(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question told of nothing that would be set aside, or of less."""
+    invoke("truncate", storage, "--partition", "2", "--after", "12", "--yes")
+
+    def appended(_word: str, _question: str) -> bool:
+        return invoke("append", storage, "--partition", 2, "--segment-size", "1", given="x\n").status == 0
+
+    monkeypatch.setattr(repair_procedure, "typed", appended)
+    monkeypatch.setattr(undo, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    for _ in range(2):
+        answer = invoke("undo", storage, "--allow-data-loss")
+        assert answer.status == 13
+        assert "changed since it was shown what the undo sets aside; nothing was modified" in answer.err
+    listed = invoke("undo", storage, "--list", "--format", "ndjson").objects
+    assert [(one["command"], one["state"]) for one in listed] == [("truncate", "applied")]
+    monkeypatch.setattr(repair_procedure, "typed", lambda _word, _question: True)
+    assert invoke("undo", storage, "--allow-data-loss").status == 0
 
 
 def test_a_partition_directory_is_a_path(storage: Path) -> None:

@@ -12,15 +12,19 @@ from typing import Any
 import pytest
 
 from tests.builders import build_directory, make_records, segment_header
+from tests.cli.running import invoke
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_index, dump_records
-from waltzctl.engine.inspect.partition_runs import runs
+from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
 
 WRITER = Path(__file__).with_name("live_writer.py")
@@ -319,3 +323,46 @@ def test_a_mark_that_rose_after_the_names_were_read_asks_the_segments_of_then_fo
     monkeypatch.setattr("waltzctl.engine.inspect.verify.look_around", later)
     *findings, _ = verify([storage], VerifyOptions(threads=1))
     assert [one.code for one in findings] == expected
+
+
+@pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])
+def test_a_mark_that_a_repair_lowers_meanwhile_promises_nothing_any_more(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control file is read first; what was given up behind that is no loss."""
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20, local_low_water_mark=9)
+    begun = PartitionRun.__init__
+
+    def begun_and_truncated(run: PartitionRun, *given: Any) -> None:
+        begun(run, *given)
+        if not list_entries(storage):
+            apply(plan_truncate(storage, partition=0, after=5, allow_data_loss=True), arguments=[])
+
+    monkeypatch.setattr(PartitionRun, "__init__", begun_and_truncated)
+    answer = invoke(command, storage)
+    assert list_entries(storage)
+    assert "acknowledged-missing" not in answer.out
+    assert answer.status == 0
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("command", ["verify", "status", "dump", "dump --what index", "dump --what segments", "stats"])
+def test_a_directory_that_is_moved_while_it_is_read_was_not_examined(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch, *, replaced: bool
+) -> None:
+    """Unmounted, or renamed: nothing is found where it was, which is no reason to call all well."""
+    storage = build_directory(tmp_path / "s", {0: 60, 1: 20}, per_segment=20)
+    other = build_directory(tmp_path / "other", {0: 10, 1: 2})
+    begun = PartitionRun.__init__
+
+    def begun_and_moved(run: PartitionRun, *given: Any) -> None:
+        begun(run, *given)
+        if not (tmp_path / "moved").exists():
+            storage.rename(tmp_path / "moved")
+            if replaced:
+                other.rename(storage)
+
+    monkeypatch.setattr(PartitionRun, "__init__", begun_and_moved)
+    answer = invoke(*command.split(), storage, "--format", "ndjson")
+    assert answer.status == 14
+    assert answer.out.count("the directory was moved, or another one was put in its place, while it was read") == 1

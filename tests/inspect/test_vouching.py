@@ -19,13 +19,14 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, WaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import split_segments, verify
+from waltzctl.engine.inspect import split_segments, verify, vouching
 from waltzctl.engine.inspect.directory_manifest import (
     DamagedManifestError,
     Manifest,
     NoManifestError,
     decode_manifest,
 )
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions, VerifySummary
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
@@ -311,6 +312,21 @@ def test_a_directory_that_changes_meanwhile_gets_none(
         next(stream)
     assert isinstance(summary, VerifySummary)
     assert (summary.manifest, manifest.exists()) == ("not-written", False)
+
+
+def test_a_directory_that_goes_at_the_end_gets_none(
+    storage: Path, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = vouching.Vouching.write
+
+    def moved_and_written(one: vouching.Vouching, limits: ReadLimits) -> None:
+        storage.rename(tmp_path / "moved")
+        write(one, limits)
+
+    monkeypatch.setattr(vouching.Vouching, "write", moved_and_written)
+    with pytest.raises(RefusedError, match="changed while it was read"):
+        list(verify.verify([storage], VerifyOptions(manifest=ManifestRequest(manifest))))
+    assert not manifest.exists()
 
 
 def test_an_interrupt_leaves_no_file(storage: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,8 +182,8 @@ FIFTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/plan.py",
-        "listing = [*_states(storage, [control, ledger_path(storage)])]",
-        "listing = [*_states(storage, [control])]",
+        "return [*_states(storage, [storage / CONTROL_FILE_NAME, ledger_path(storage)])]",
+        "return [*_states(storage, [storage / CONTROL_FILE_NAME])]",
         ("tests/repair/test_small_rules.py::test_a_plan_is_bound_to_every_file_and_to_the_bytes_of_those_that_matter",),
         "a plan that was made before a loss was accepted, or settled, is carried out as if nothing had changed",
     ),

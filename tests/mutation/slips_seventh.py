@@ -305,7 +305,7 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/convert.py",
-        "    draft.sources.add(availability_path(storage))\n",
+        "    draft.reads(availability_path(storage))\n",
         "",
         (
             "tests/repair/test_plans_of_settings.py::test_availability_is_kept_in_the_order_of_partitions_and_a_plan_is_bound_to_it",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.builders import build_directory, write_segment
 from tests.repair.scenes import Scene, actions, copy, flip, make_scene, recovered, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
+from tests.repair.twelve import Twelve
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk, journal
 from waltzctl.engine.durable.directory_lock import DirectoryLock
@@ -27,14 +30,20 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.pages import inspection, page_recovery
 from waltzctl.engine.repair.apply import apply, undo_repair, verify_again
-from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.arguments import PartitionSetting
+from waltzctl.engine.repair.convert import plan_convert
+from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_pages import StoreRepair
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.engine.storage.availability_marks import Availability, save_marks
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 from waltzctl.formats.segment import Record, index_name
@@ -141,6 +150,124 @@ def test_a_replica_that_changes_between_the_check_and_the_copying_gives_nothing(
     assert str(scene.replica) in str(caught.value)
     assert snapshot(scene.root) == before
     assert list_entries(scene.root) == ()
+
+
+def test_a_replica_that_changes_while_the_plan_is_made_gives_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan says which bytes of it are the records that were proven, and would be bound to those that came in their place."""
+    scene.seg(50).unlink()
+    finish = PlanDraft.finish
+
+    def written_and_finished(draft: PlanDraft, *given: Any) -> Repair:
+        others = [
+            Record.make(old.transaction_id, old.request_id, old.header, bytes(255 - byte for byte in old.data))
+            for old in scene.records[50:100]
+        ]
+        write_segment(scene.replica / "0", others)
+        return finish(draft, *given)
+
+    monkeypatch.setattr(PlanDraft, "finish", written_and_finished)
+    repair = plan_recover(scene.root, replicas=[scene.replica])
+    assert repair.edits
+    before = snapshot(scene.root)
+    with pytest.raises(StalePlanError, match=scene.seg(50).name) as caught:
+        apply(repair, arguments=[])
+    assert str(scene.replica) in str(caught.value)
+    assert snapshot(scene.root) == before
+
+
+def truncated(d: Twelve) -> Repair:
+    return plan_truncate(d.root, partition=0, after=9)
+
+
+def recovered_end(d: Twelve) -> Repair:
+    return plan_recover(d.root, partitions=[0])
+
+
+def rebuilt(d: Twelve) -> Repair:
+    return plan_rebuild_index(d.root)
+
+
+def converted(d: Twelve) -> Repair:
+    return plan_convert(d.root, layout=Layout.DOCUMENTED)
+
+
+def switched_off(d: Twelve) -> Repair:
+    return plan_set_partition(d.root, partition=0, setting=PartitionSetting(available=False))
+
+
+def marked(d: Twelve) -> Repair:
+    return plan_set_partition(d.root, partition=0, setting=PartitionSetting(local_low_water_mark=10))
+
+
+@pytest.mark.parametrize("make", [truncated, recovered_end, rebuilt, converted, switched_off, marked])
+def test_a_plan_during_whose_making_a_node_wrote_is_stale(
+    tmp_path: Path, make: Callable[[Twelve], Repair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning takes no lock, and may take minutes: the node that writes then ends before the user has agreed."""
+    d = Twelve(tmp_path / "d")
+    if make is recovered_end:
+        with d.seg(8).open("ab") as file:
+            file.write(b"half a record")
+    if make is rebuilt:
+        d.idx(0).unlink()
+    finish = PlanDraft.finish
+
+    def written_and_finished(draft: PlanDraft, *given: Any) -> Repair:
+        with StorageDirectory.open(d.root) as storage:
+            storage.partition(0).set_low_water_mark(7, 11)
+        return finish(draft, *given)
+
+    monkeypatch.setattr(PlanDraft, "finish", written_and_finished)
+    repair = make(d)
+    assert repair.edits
+    before = snapshot(d.root)
+    with pytest.raises(StalePlanError, match=r"changed since the plan was made"):
+        apply(repair, arguments=[])
+    assert snapshot(d.root) == before
+
+
+@pytest.mark.parametrize("when", ["behind", "before"])
+def test_a_session_is_not_set_below_a_fence_that_came_since(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node has let session 9 in, and ended, while the user was asked or the plan was made: nothing but the fence tells."""
+    d = Twelve(tmp_path / "d")
+    (d.root / disk.STATE_DIRECTORY).mkdir()
+    finish = PlanDraft.finish
+
+    def let_in() -> None:
+        with SessionFences.open(d.root, 1) as fences:
+            fences.raise_to(0, 9)
+
+    def let_in_and_finished(draft: PlanDraft, *given: Any) -> Repair:
+        let_in()
+        return finish(draft, *given)
+
+    if when == "before":
+        monkeypatch.setattr(PlanDraft, "finish", let_in_and_finished)
+    repair = plan_set_partition(d.root, partition=0, setting=PartitionSetting(session_id=5))
+    if when == "behind":
+        let_in()
+    with pytest.raises(StalePlanError, match="sessions"):
+        apply(repair, arguments=[])
+
+
+def test_a_switch_that_came_while_the_plan_was_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan has the whole new file of switches, with those of the other partitions as they were."""
+    d = Twelve(tmp_path / "d", layout=Layout.DOCUMENTED)
+    finish = PlanDraft.finish
+
+    def switched_and_finished(draft: PlanDraft, *given: Any) -> Repair:
+        (d.root / disk.STATE_DIRECTORY).mkdir()
+        save_marks(d.root, {1: Availability(readable=False, writable=False)})
+        return finish(draft, *given)
+
+    monkeypatch.setattr(PlanDraft, "finish", switched_and_finished)
+    repair = plan_set_partition(d.root, partition=0, setting=PartitionSetting(available=False))
+    with pytest.raises(StalePlanError, match="availability"):
+        apply(repair, arguments=[])
 
 
 @pytest.mark.parametrize(

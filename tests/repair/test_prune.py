@@ -230,6 +230,23 @@ def test_a_quarantine_that_changed_since_is_left_alone(storage: Path, clock: Clo
     assert entry(storage, first).state is RepairState.APPLIED
 
 
+def test_the_latest_that_was_to_stay_and_is_taken_back_since_lets_none_go(storage: Path, clock: Clock) -> None:
+    """The one before it is the latest now, and nobody agreed to give that up; a repair that came since changes nothing."""
+    first, second = cut(storage, 0, 50), cut(storage, 1, 50)
+    clock.set(3)
+    plan = plan_prune(storage, older_than=DAY, keep=1)
+    assert [name for name, _ in plan.entries] == [first]
+    undo(storage, second)
+    with pytest.raises(StalePlanError, match=f"{second}: changed since the plan was made"):
+        prune(plan)
+    assert entry(storage, first).state is RepairState.APPLIED
+    second = cut(storage, 1, 50)
+    plan = plan_prune(storage, older_than=DAY, keep=1)
+    cut(storage, 2, 50)
+    assert prune(plan) > 0
+    assert entry(storage, first).state is RepairState.PRUNED
+
+
 def test_what_was_changed_among_kept_copies_is_left_alone(storage: Path, clock: Clock) -> None:
     old = cut(storage, 0, 30)
     clock.set(100)

@@ -23,9 +23,10 @@ from waltzctl.options import (
 from waltzctl.render.progress_bar import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
+    from waltzctl.engine.repair.plan import NotedFiles
     from waltzctl.objects.compare_objects import PlanFile
     from waltzctl.render.progress_bar import NoProgress, TerminalProgress
 
@@ -182,6 +183,10 @@ def run(
         computing.executor(wanted, listener, quiet=quiet) as executor,
     ):
         report = _Report(console, listener, wanted, assumed=replicas is None, keep=keep)
+        if plans is not None:
+            from waltzctl.engine.compare.plans import look_at
+
+            report.seen = look_at(wanted, options.partitions)
         for seen in compare(wanted, options, executor or LocalExecutor(progress=listener)):
             report.show(seen)
         listener.close()
@@ -207,6 +212,8 @@ class _Report:
         self._keep = keep
         self._comparisons: list[PartitionComparison] = []
         self._summary: CompareSummary | None = None
+        self.seen: Mapping[PurePath, NotedFiles] = {}
+        """What was in the directories before they were compared, where plans are wanted."""
 
     def show(self, seen: object) -> None:
         """Show one item; the summary is kept for the end."""
@@ -273,7 +280,7 @@ class _Report:
         from waltzctl.output_file import replacing_text
         from waltzctl.render.json import JsonWriter
 
-        found = plans(self._comparisons, self._paths, allow_data_loss=allow_data_loss)
+        found = plans(self._comparisons, self._paths, allow_data_loss=allow_data_loss, seen=self.seen)
         if found and not directory.is_dir():
             disk.make_directory(directory)
         files: list[PlanFile] = []

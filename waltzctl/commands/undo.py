@@ -21,6 +21,7 @@ from waltzctl.values import counted, format_ranges, parse_duration
 
 if TYPE_CHECKING:
     from waltzctl.engine.durable.manifest import QuarantineEntry
+    from waltzctl.engine.repair.plan import Binding
 
 MANUAL = Manual(
     name="undo",
@@ -148,9 +149,8 @@ def run(
         chosen = _choose(named, entries, entry_id)
         if dry_run:
             return _dry_run(console, storage, chosen, allow_data_loss=allow_data_loss)
-        if not yes:
-            _confirm(chosen, allow_data_loss=allow_data_loss)
-        return _undo(console, storage, chosen, allow_data_loss=allow_data_loss)
+        shown = None if yes else _confirm(chosen, allow_data_loss=allow_data_loss)
+        return _undo(console, storage, chosen, shown, allow_data_loss=allow_data_loss)
 
 
 def _storage_of(named: Path, *, prune: bool) -> tuple[Path, int | None]:
@@ -232,38 +232,45 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
     raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice=advice)
 
 
-def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
-    """Say what else changes.  Raises StalePlanError where the undo would be refused."""
+def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> Binding | None:
+    """Say what else changes; return what that rests on, None where nothing may be set aside.
+
+    Raises StalePlanError where the undo would be refused.
+    """
     from waltzctl.engine.durable.manifest import RepairState
     from waltzctl.engine.pages import page_recovery
     from waltzctl.engine.repair.store_kinds import is_page_store
     from waltzctl.engine.repair.undo_conditions import falling_marks
-    from waltzctl.engine.repair.undoing import check_undo
+    from waltzctl.engine.repair.undoing import check_undo, seen_by_undo
     from waltzctl.engine.storage.store import list_entries
 
     if entry.state is not RepairState.APPLIED:
-        return  # interrupted half-way: that is taken back whatever came since, or refused when it is tried
+        return None  # interrupted half-way: that is taken back whatever came since, or refused when it is tried
     if is_page_store(entry.storage):
         page_recovery.check_undo(entry)
-        return
+        return None
+    seen = seen_by_undo(entry) if allow_data_loss else None
     for path in check_undo(entry, list_entries(entry.storage), allow_data_loss=allow_data_loss):
         say(f"waltzctl: set aside first, in the quarantine: what was written since of {path}")
     for fall in falling_marks(entry):
         say(f"waltzctl: {fall}")
+    return seen
 
 
-def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
+def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> Binding | None:
+    """Ask the user; return what the answer rests on, as `_outlook` does.  Raises RefusedError, and what `_outlook` raises."""
     from waltzctl.engine.durable.manifest import partitions_of
     from waltzctl.repair_procedure import UNASKED, not_confirmed, typed
 
     if not sys.stdin.isatty():
         raise not_confirmed(advice=UNASKED)
-    _outlook(entry, allow_data_loss=allow_data_loss)
+    shown = _outlook(entry, allow_data_loss=allow_data_loss)
     touched = partitions_of(entry)
     word = format_ranges(touched) if touched else "yes"
     what = f"{entry.command} of {entry.created}, {counted(len(entry.files), 'file')}"
     if not typed(word, f"Taking back {entry.id} ({what}).\nType {word} to do it: "):
         raise not_confirmed()
+    return shown
 
 
 def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
@@ -277,14 +284,16 @@ def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_d
     return status
 
 
-def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
+def _undo(
+    console: Console, storage: Path, entry: QuarantineEntry, seen: Binding | None, *, allow_data_loss: bool
+) -> ExitStatus:
     from waltzctl.engine.repair.apply import undo_repair
     from waltzctl.interrupt import finishing
     from waltzctl.objects.repair_objects import result_object
     from waltzctl.outcome import say_taken_back
 
     with finishing("the undo", "the next command that writes then finishes it"):
-        undone = undo_repair(storage, entry.id, allow_data_loss=allow_data_loss)
+        undone = undo_repair(storage, entry.id, allow_data_loss=allow_data_loss, shown=seen)
     done, status = undone.done, ExitStatus.from_label(undone.status)
     say_taken_back([one.id for one in done.taken_back])
     if done.set_aside is not None:
