@@ -224,7 +224,7 @@ def plan_partition(
     directory, prefix = source.path / str(number), f"{number}/"
     files = {
         name: numbers
-        for name, numbers in places.listing(directory).items()
+        for name, numbers in places.examined(directory).items()
         if numbers is not None and source.takes(prefix + name)
     }
     if source.live:
@@ -337,7 +337,7 @@ def plan_storage(source: SourceDirectory, previous: PreviousSection | None, *, l
         planner.add_file(source.path / CONTROL_FILE_NAME, CONTROL_FILE_NAME, source.numbers, source.content)
     directories: list[str] = []
     numbers = {str(one) for one in partition_directories(source.path)}
-    for name, found in places.listing(source.path).items():
+    for name, found in places.examined(source.path).items():
         path = source.path / name
         if name == CONTROL_FILE_NAME or name in numbers or not source.takes(name):
             continue
@@ -350,7 +350,7 @@ def plan_storage(source: SourceDirectory, previous: PreviousSection | None, *, l
 
 def _add_tree(planner: SectionPlanner, source: SourceDirectory, name: str, directories: list[str]) -> None:
     directories.append(name)
-    for one, numbers in places.listing(source.path / name).items():
+    for one, numbers in places.examined(source.path / name).items():
         below = f"{name}/{one}"
         path = source.path / below
         if not source.takes(below):

@@ -256,8 +256,10 @@ def storage_kinds() -> Iterable[FindingKind]:
     )  # fmt: skip
     yield FindingKind(
         Code.SPECIAL_FILE, damage,
-        "A control, data or index file name belongs to a FIFO, socket, device, directory or broken link.",
-        "No command opens, replaces or removes it. Find out what created it and move it away by hand; then verify again.",
+        "A control, data or index file name belongs to a FIFO, socket, device, directory or broken link,"
+        " or to an entry that the disk or file server does not let be examined.",
+        "No command opens, replaces or removes it. Find out what created it and move it away by hand, or mend the disk"
+        " or file server; then verify again.",
         when_harmless="it has the name of an index, which rebuild-index then writes from the data",
     )  # fmt: skip
     yield FindingKind(

@@ -243,10 +243,13 @@ class WritableFile:
         _changed(Change("sync", self.path))
 
     def close(self) -> None:
-        """Close; a second call does nothing."""
+        """Close; a second call does nothing.  Raises DiskWriteError: a file server may tell only then what it did not write."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
-            os.close(descriptor)
+            try:
+                os.close(descriptor)
+            except OSError as error:
+                raise write_error(self.path, None, error, doing="close") from error
 
     def __enter__(self) -> WritableFile:
         return self

@@ -7,6 +7,7 @@ Anything else is newer data, which is never overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import os
@@ -19,7 +20,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, RepairState, Stamp, locate
 from waltzctl.engine.durable.regular import file_numbers
 from waltzctl.engine.durable.relocation import relocate, settle_relocations
-from waltzctl.engine.errors import DamageError, DiskWriteError
+from waltzctl.engine.errors import DamageError, DiskReadError, DiskWriteError
 from waltzctl.engine.findings import Code, make_finding
 
 CHUNK = 1 << 20
@@ -223,8 +224,8 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
 
     The modification time is restored only for the file's owner and the superuser (`other_times`).
 
-    A file whose contents are right already is synced, because a process that died may have restored it without the sync.
-    (Renames are synced by `settle_interrupted`.)
+    What was changed in place and is right already is written again: a process may have restored it whose sync failed, or never
+    came, and what a failed sync left in memory no other one finds.  (Renames are synced by `settle_interrupted`.)
     """
     path = entry.storage / file.path
     if way is Way.MOVE:
@@ -254,9 +255,23 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
                     position += len(part)
             target.sync()
     elif file.in_place:
-        disk.sync_file(path)  # not opened for writing: the repair may have failed because this user may not write to it
+        _write_again(file, path)
+        disk.sync_file(path)
     if file.in_place and file.before is not None:  # a file that was moved still has its modification time
         _put_time_back(path, file.before)
+
+
+def _write_again(file: KeptFile, path: Path) -> None:
+    """Write ranges that have their old bytes already, with the bytes that are read: the copies may be gone by now."""
+    try:
+        with disk.WritableFile.open(path) as target:
+            for one in file.ranges:
+                for start in range(one.offset, one.offset + one.length, CHUNK):
+                    with contextlib.suppress(DiskReadError):  # not in memory, so that the disk has what there is
+                        target.write_at(start, target.read_at(start, min(CHUNK, one.offset + one.length - start)))
+    except DiskWriteError as error:
+        if not isinstance(error.__cause__, PermissionError):  # the repair may have failed for that
+            raise
 
 
 def _put_time_back(path: Path, before: Stamp) -> None:

@@ -153,7 +153,7 @@ def special_findings(context: PartitionContext, view: PartitionView) -> Iterator
     """Findings about special files in the place of data and index files, without indexes that a segment's check reports."""
     checked = {segment.index_path for segment in view.data_segments}
     for path in view.special:
-        kind = places.special(path)
+        kind = places.still_special(path)
         if kind is not None and path not in checked:
             yield special_finding(path, kind, context.where)
 

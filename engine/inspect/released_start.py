@@ -226,7 +226,7 @@ class _PartitionStart:
         view = self.view
         special = [path for path in view.special if not path.name.endswith(".idx")]
         for path in special:
-            self._refuse(_Refused(path, f"{path.name} is {places.special(path)}"))
+            self._refuse(_Refused(path, f"{path.name} is {places.still_special(path) or 'gone'}"))
         states = [one.data for one in view.data_segments if one.data is not None] + [one.data for one in view.strays]
         opened: list[_Opened] = []
         for state in states:

@@ -65,7 +65,7 @@ def listing(storage: PurePath) -> dict[str, FileState]:
 
 def _collect(directory: PurePath, prefix: str, found: dict[str, FileState]) -> None:
     try:
-        names = places.listing(directory)
+        names = places.examined(directory)
     except FileNotFoundError:  # it was removed meanwhile
         return
     except OSError as error:

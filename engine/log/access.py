@@ -45,7 +45,10 @@ class Access(Protocol):
         """Whether the name exists, also as a dangling link.  Raises DiskReadError for a URL."""
 
     def numbers(self, path: PurePath) -> FileNumbers | None:
-        """Size, modification time and inode of a regular file; None when there is none, or no access."""
+        """Size, modification time and inode of a regular file; None when there is none, or no access.
+
+        Raises DiskReadError.
+        """
 
     def names(self, path: PurePath) -> list[str]:
         """The names in a directory, in order.
@@ -54,7 +57,7 @@ class Access(Protocol):
         """
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
-        """As `names`, each with the `numbers` of the file; None for an entry that is no regular file."""
+        """As `names`, each with the `numbers` of the file; None for an entry that is no regular file, or cannot be examined."""
 
     def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
         """As `names`, each with its type, links followed; None for a dangling link."""

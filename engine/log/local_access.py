@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import directory_lock, disk, regular
 from waltzctl.engine.durable.regular import FileNumbers, special_kind
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.log.access import OpenSource, PlaceKind
 from waltzctl.engine.scan.byte_source import FileSource
 
@@ -24,11 +26,11 @@ class LocalAccess:
         return PlaceKind.SPECIAL if here.exists() else None
 
     def named(self, path: PurePath) -> bool:
-        """True for a dangling link as well."""
-        return os.path.lexists(path)
+        """True for a dangling link as well, and for what cannot be examined."""
+        return regular.is_named(path)
 
     def numbers(self, path: PurePath) -> FileNumbers | None:
-        """From ``stat``."""
+        """From ``stat``.  Raises DiskReadError."""
         return regular.file_numbers(path)
 
     def names(self, path: PurePath) -> list[str]:
@@ -37,8 +39,12 @@ class LocalAccess:
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
         """Raises OSError."""
-        above = os.fspath(path)
-        return {name: regular.file_numbers(os.path.join(above, name)) for name in self.names(path)}
+        above, found = os.fspath(path), dict[str, FileNumbers | None]()
+        for name in self.names(path):
+            found[name] = None
+            with contextlib.suppress(DiskReadError):  # a single entry that cannot be examined hides no other
+                found[name] = regular.file_numbers(os.path.join(above, name))
+        return found
 
     def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
         """Raises OSError."""

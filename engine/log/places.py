@@ -82,6 +82,11 @@ def special(path: PurePath) -> str | None:
     return access(path).special(path)
 
 
+def still_special(path: PurePath) -> str | None:
+    """As `special`, for an entry that was listed without numbers: None only when it is gone since."""
+    return special(path) or ("an entry that could not be examined" if still_named(path) else None)
+
+
 def identity(path: PurePath) -> str:
     """See `Access.identity`."""
     return access(path).identity(path)
@@ -115,6 +120,14 @@ def listing(path: PurePath) -> dict[str, FileNumbers | None]:
 def names(path: PurePath) -> list[str]:
     """See `Access.names`."""
     return access(path).names(path)
+
+
+def examined(path: PurePath) -> dict[str, FileNumbers | None]:
+    """As `listing`, for who passes over what has no numbers: raises DiskReadError for an entry that cannot be examined."""
+    found = listing(path)
+    if on_this_machine(path):
+        found.update((name, file_numbers(path / name)) for name, numbers in found.items() if numbers is None)
+    return found
 
 
 def kinds(path: PurePath) -> dict[str, PlaceKind | None]:

@@ -54,7 +54,7 @@ class FileState:
 
     @classmethod
     def of(cls, path: PurePath) -> FileState | None:
-        """State of a regular file; None when there is none (or no access)."""
+        """State of a regular file; None when there is none (or no access).  Raises DiskReadError."""
         numbers = places.file_numbers(path)
         return None if numbers is None else cls(path, *numbers)
 
@@ -143,7 +143,7 @@ class PartitionView:
     `segments`  by the transaction id in their names
     `temporary` files that a process was writing when it ended
     `strays`    data files (``*.seg``) whose names are not those of segments
-    `special`   entries that are not regular files but have names of data or index files
+    `special`   entries that are not regular files, or cannot be examined, but have names of data or index files
     `unknown`   all other entries
     =========== ==============================================================================================
     """

@@ -78,6 +78,13 @@ class LogFile:
             return None
         return self.records[-1]
 
+    @property
+    def unconfirmed_from(self) -> int | None:
+        """The offset of what was written last, up to `end`, if nothing follows it: a record, or the empty one at the end."""
+        if self.closed:
+            return self.records[-1].end if self.records else 0
+        return None if (record := self.unconfirmed) is None else record.offset
+
 
 @dataclass(frozen=True, slots=True)
 class WalContents:

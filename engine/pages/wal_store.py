@@ -84,9 +84,9 @@ class WalStore:
             disk.sync_directory(contents.directory)
         if last is not None:
             with WritableFile.open(last.path) as file:
-                if (record := last.unconfirmed) is not None:
+                if (begin := last.unconfirmed_from) is not None:
                     # rewrite it: its flush may have failed, and then another flush covers only pages that are dirtied again
-                    file.write_at(record.offset, read_range(last.path, record.offset, record.end - record.offset))
+                    file.write_at(begin, read_range(last.path, begin, last.end - begin))
                 file.sync()  # the process may have crashed before its flush; the closing record must not be durable alone
                 if last.end < last.size:
                     cut_torn_tail(contents.directory.parent, last)

@@ -10,6 +10,7 @@ reads the first one (`PlanDraft`): what is written meanwhile makes the plan stal
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -112,7 +113,8 @@ class Repair:
 
     `partitions`: those whose files the planner looked at.  `sources`: replica files that the repair reads.  `roll_back`: the
     only step is to take back an interrupted repair.  `of_marked`: the repair may run while a commit journal is in force: it
-    only takes the journal out of force, or mends what keeps the journal from being written back.
+    only takes the journal out of force, or mends what keeps the journal from being written back.  `unread`: a replica could not
+    be read, so that to give up the records is not what comes next.
     """
 
     plan: Plan
@@ -123,6 +125,12 @@ class Repair:
     sources: tuple[PurePath, ...]
     roll_back: bool
     of_marked: bool = False
+    unread: bool = False
+
+    @property
+    def ran(self) -> Ran:
+        """The command and its options, from which the remedy in each remaining finding follows."""
+        return _ran(self.plan.command, self.plan.arguments, unread=self.unread)
 
     def check_current(self) -> None:
         """Raises StalePlanError naming a file when it is not as it was when the plan was made; DiskReadError."""
@@ -139,6 +147,10 @@ class Repair:
         for name, digest in _digests(None, self.sources):
             if (name, digest) not in known:
                 raise _stale(Path(name))
+
+
+def _ran(command: str, arguments: Arguments, *, unread: bool) -> Ran:
+    return Ran(command, arguments.options - ({"--from"} if unread else set()))
 
 
 def _stale(path: Path) -> StalePlanError:
@@ -199,8 +211,11 @@ def _listed(storage: Path, partition: int | None) -> list[FileSeen]:
 
 def _states(storage: PurePath, paths: Iterable[PurePath]) -> Iterable[FileSeen]:
     for path in paths:
-        if (state := FileState.of(path)) is not None:
-            yield path.relative_to(storage).as_posix(), state.size, state.modified_ns
+        with contextlib.suppress(
+            DiskReadError
+        ):  # one that cannot be examined is a finding, and nothing is planned for it
+            if (state := FileState.of(path)) is not None:
+                yield path.relative_to(storage).as_posix(), state.size, state.modified_ns
 
 
 def _digests(
@@ -236,7 +251,8 @@ class PlanDraft:
     A planner makes the draft before it reads anything: what it looks at is noted then, or was by somebody who decided what is to
     be done (`seen`).
 
-    `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked`: see `Repair`.
+    `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked` and `unread`: see
+    `Repair`.
     """
 
     command: str
@@ -252,6 +268,7 @@ class PlanDraft:
     accepted: list[AcceptedLoss] = field(default_factory=list)
     settled: list[AcceptedLoss] = field(default_factory=list)
     of_marked: bool = False
+    unread: bool = False
     seen: NotedFiles = field(default_factory=NotedFiles)
 
     def __post_init__(self) -> None:
@@ -285,7 +302,7 @@ class PlanDraft:
     @property
     def ran(self) -> Ran:
         """The command and its options, from which the remedy in each remaining finding follows."""
-        return Ran(self.command, self.arguments.options)
+        return _ran(self.command, self.arguments, unread=self.unread)
 
     def leave(self, finding: Finding, why: str | None = None) -> None:
         """Leave a finding, worded as every command words it, to the operator; `why` says why the plan does nothing about it."""
@@ -332,7 +349,9 @@ class PlanDraft:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
         plan = Plan(digest, self.command, self.path, self.arguments, tuple(self.steps), tuple(self.undecided))
         edits = tuple(self.edits)
-        return Repair(plan, self.storage, edits, partitions, binding, sources, self.roll_back, self.of_marked)
+        return Repair(
+            plan, self.storage, edits, partitions, binding, sources, self.roll_back, self.of_marked, self.unread
+        )
 
 
 def plan_roll_back(command: str, path: PurePath, arguments: Arguments) -> Repair | None:

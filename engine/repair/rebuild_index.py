@@ -305,7 +305,7 @@ def plan_rebuild_index(
         ]
         where = Where(target.storage, number, partition.path)
         for path in partition.special:
-            kind = places.special(path)
+            kind = places.still_special(path)
             if kind is not None:
                 draft.leave(special_finding(path, kind, where), "nothing is written there")
     weights = [task.segment.data.size for task in tasks if task.segment.data is not None]

@@ -24,11 +24,19 @@ class ReplicaRecords:
     def prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
         """Transactions `first` to `stop` - 1 from a replica that proves them, or why none does.
 
-        The files of the proof are added to the plan's sources.
+        The files of the proof are added to the plan's sources.  Raises DiskReadError for a replica that cannot be read where the
+        records would be given up for that.
         """
         found = find_proven(self.replicas, self.context.partition, first, stop, neighbours)
         if isinstance(found, Proven):
             self.context.draft.sources |= {run.span.path for run in found.runs}
+        elif found.unread is not None:
+            if self.context.allow_data_loss:
+                found.unread.advice = (
+                    "nothing was given up: it may hold the records; name another replica, or leave this one out"
+                )
+                raise found.unread
+            self.context.draft.unread = True
         return found
 
     def hold(self, part: RepairedSegment, loss: Loss) -> bool:

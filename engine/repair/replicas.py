@@ -106,9 +106,10 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing is taken from the replicas, in words."""
+    """Why nothing is taken from the replicas, in words.  `unread`: one of them could not be read, and may hold the records."""
 
     why: str
+    unread: DiskReadError | None = None
 
 
 class Agreement(enum.Enum):
@@ -336,12 +337,13 @@ def find_proven(
     proven: list[Proven] = []
     partial: list[ReplicaSegments] = []
     reasons: list[str] = []
+    unread: DiskReadError | None = None
     for replica in replicas:
         try:
             runs = replica.runs(partition, first, stop)
             why = _contradiction(replica, partition, first, stop, neighbours)
         except DiskReadError as error:
-            runs, why = None, f"cannot be read: {error}"
+            runs, why, unread = None, f"cannot be read: {error}", error
         else:
             if runs is None and why is None:
                 partial.append(replica)
@@ -359,10 +361,11 @@ def find_proven(
             joined = _collected(partial, partition, first, stop)
         except DiskReadError as error:
             reasons.append(str(error))
+            unread = error
         else:
             if joined is not None:
                 return joined
-    return Refusal("; ".join(reasons))
+    return Refusal("; ".join(reasons), unread)
 
 
 def _contradiction(

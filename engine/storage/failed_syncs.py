@@ -10,10 +10,10 @@ file is written once more.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import is_named
 from waltzctl.engine.errors import DiskError, DiskReadError
 
 CONTROL = "control"
@@ -36,8 +36,8 @@ def note_failed_sync(storage: PurePath, what: int | str) -> None:
 
 
 def sync_failed(storage: PurePath, what: int | str) -> bool:
-    """Whether there is a note."""
-    return os.path.exists(_note(storage, what))
+    """Whether there is a note, as far as the disk tells: where it does not, the file is written again."""
+    return is_named(_note(storage, what))
 
 
 def forget_failed_sync(storage: PurePath, what: int | str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from pathlib import Path
@@ -17,6 +18,7 @@ from waltzctl.commands import undo
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Overwrite
+from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.formats.control import Layout
@@ -251,3 +253,29 @@ def test_a_mark_that_falls_is_said(storage: Path) -> None:
         answer = invoke("undo", storage, *arguments, "-q")
         assert answer.status == 0
         assert "partition 2: the local low-water mark goes back from 15 to 9" in answer.err
+
+
+@pytest.mark.parametrize("fails", ["unlink", "sync_directory"])
+def test_an_undo_that_fails_behind_its_last_file_says_that_it_is_done(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Or it is repeated, and takes back the repair before it."""
+    for after in ("15", "12"):
+        between = contents(storage)
+        assert invoke("truncate", storage, "--partition", "2", "--after", after, "--yes").status == 0
+    latest = invoke("undo", storage, "--list", "--format", "ndjson").objects[-1]["id"]
+    call = getattr(disk, fails)
+
+    def failing(path: Path, *given: object) -> None:
+        if latest in str(path) and contents(storage) == between:
+            raise DiskWriteError(path, None, OSError(errno.EIO, os.strerror(errno.EIO)), doing="do it")
+        call(path, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, fails, failing)
+        answer = invoke("undo", storage, "--yes")
+    assert (answer.status, contents(storage)) == (14, between)
+    assert f"{latest} is taken back all the same" in answer.err
+    assert invoke("undo", storage, latest, "--yes").status == 13
+    assert invoke("verify", storage).status == 0
+    assert contents(storage) == between

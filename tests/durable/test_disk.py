@@ -85,3 +85,21 @@ def test_a_file_system_without_inodes_is_told_from_one_without_room(
     with pytest.raises(DiskFullError) as caught:
         disk.WritableFile.create(tmp_path / "f")
     assert ("df -i" in str(caught.value)) is told
+
+
+def test_what_a_file_server_tells_only_when_a_file_is_closed_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, path = os.close, tmp_path / "f"
+    file = disk.WritableFile.create(path)
+    descriptor = file.fileno()
+
+    def close(one: int) -> None:
+        real(one)
+        if one == descriptor:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "close", close)
+    with pytest.raises(DiskFullError, match=f"{path}: cannot close: Disk quota exceeded"):
+        file.close()
+    file.close()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.running import ROOT, environment
+from waltzctl.engine.durable.edits import Remove
+from waltzctl.engine.durable.execution import check_edits
 from waltzctl.engine.durable.mounts import is_mount, mount_of
 
 PROGRAM = """
@@ -33,6 +38,25 @@ for call in (
     except RefusedError as error:
         print(error.message.removeprefix(str(storage)))
 """
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_directory_that_cannot_be_opened_does_not_pass_for_another_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """A repair was refused, with the advice to unmount what is not mounted."""
+    (tmp_path / ".waltzctl").mkdir()
+    (tmp_path / "file").write_bytes(b"abc")
+    real = os.open
+
+    def failing(path: Any, flags: int, *given: Any, **named: Any) -> int:
+        if flags & os.O_PATH and str(path).endswith(".waltzctl"):
+            raise OSError(error, os.strerror(error), str(path))
+        return real(path, flags, *given, **named)
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(OSError, match=r"\.waltzctl"):
+        check_edits(tmp_path, [Remove(tmp_path / "file")], frozenset())
 
 
 @pytest.mark.turns(2)

@@ -45,6 +45,7 @@ from waltzctl.engine.errors import (
     InvalidRequestError,
     RefusedError,
     StalePlanError,
+    SyncFailedError,
 )
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.store import STORE, apply_edits, interrupted, list_entries, roll_back_interrupted
@@ -719,3 +720,30 @@ def test_a_directory_that_was_moved_is_where_it_was_moved_to(tree: Path, now: st
     else:
         with pytest.raises(StalePlanError, match="was moved again since the repair"):
             check_as_left(entry, (entry,))
+
+
+def test_what_a_failed_sync_restored_in_memory_only_is_written_again(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the copies are dropped: the next sync of the file succeeds, and brings nothing to the disk."""
+    path, sync = tree / "0" / "a.seg", disk.WritableFile.sync
+    old = path.read_bytes()
+    run(tree, [Overwrite(path, 100, b"new" * 20)])
+    on_disk = bytearray(path.read_bytes())
+
+    def failing(file: disk.WritableFile) -> None:
+        if file.path == path:
+            raise SyncFailedError(path, None, OSError(errno.EIO, os.strerror(errno.EIO)), doing="sync")
+        sync(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.WritableFile, "sync", failing)
+        with pytest.raises(SyncFailedError):
+            undo(tree)
+    assert path.read_bytes() == old
+    with recording() as changes:
+        undo(tree)
+    for one in changes:
+        if one.path == path and one.kind == "write":
+            on_disk[one.offset : one.offset + len(one.data)] = one.data
+    assert bytes(on_disk) == old

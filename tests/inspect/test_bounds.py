@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import waltzctl
 from tests.builders import build_directory
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.errors import InvalidRequestError
@@ -209,7 +210,12 @@ def test_a_sample_that_is_continued_keeps_its_seed(tmp_path: Path, monkeypatch: 
     storage, state = build(tmp_path / "s"), tmp_path / "state"
     draw(monkeypatch, 11, 12, 13, 14, 15)
     begin_sample(storage, state, 5)
-    assert json.loads(state.read_text())["mode"] == {"sample": 0.1, "sample_seed": 11, "quick": False}
+    assert json.loads(state.read_text())["mode"] == {
+        "program": waltzctl.__version__,
+        "sample": 0.1,
+        "sample_seed": 11,
+        "quick": False,
+    }
     assert seeds_asked(storage, state, sample=0.1) == [11] * 7
     assert json.loads(state.read_text())["complete"] is True
     (seed,) = set(seeds_asked(storage, state, sample=0.1))

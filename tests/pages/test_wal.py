@@ -12,7 +12,7 @@ import pytest
 from tests.descriptors import let_syncs_fail, open_descriptors
 from tests.pages.stores import crash, data, delete, disk_full_after, no_sync, put, ref
 from waltzctl.engine.catalogue import Code
-from waltzctl.engine.durable import quarantine
+from waltzctl.engine.durable import disk, quarantine
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.durable.quarantine import list_entries
 from waltzctl.engine.errors import (
@@ -428,3 +428,36 @@ def test_a_cut_that_was_interrupted_is_taken_back_and_made_again(
     with PageStorage.open(tmp_path / "s") as store:
         assert [data(store, page) for page in (1, 2)] == [b"1", b"2"]
     assert [str(one.state) for one in list_entries(tmp_path / "s", STORE)] == ["rolled-back", "applied"]
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize("twice", [False, True])
+def test_an_empty_record_whose_flush_failed_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool, rolled: bool
+) -> None:
+    """A system takes for written what it could not flush: without that record the store counts as damaged after a power loss."""
+    place = tmp_path / "s"
+    store = PageStorage.create(place, PageOptions(records_twice=twice))
+    put(store, 1, b"one" * 300)
+    log = place / "wal" / names(place)[-1]
+    durable = log.read_bytes()
+    with monkeypatch.context() as patch:
+        no_sync(patch)
+        with pytest.raises(SyncFailedError):
+            store.wal.roll() if rolled else store.close()
+    crash(store)
+    assert read_wal(place).files[-1].closed
+    written: list[disk.Change] = []
+    monkeypatch.setattr(disk, "observer", written.append)
+    with PageStorage.open(place) as again:
+        put(again, 2, b"two")
+    monkeypatch.undo()
+    lost = bytearray(durable)
+    for one in written:
+        if one.path == log and one.kind == "write":
+            lost[one.offset : one.offset + len(one.data)] = one.data
+        elif one.path == log and one.kind == "truncate":
+            del lost[one.size :]
+    log.write_bytes(lost)
+    with PageStorage.open(place) as after:
+        assert (data(after, 1), data(after, 2)) == (b"one" * 300, b"two")

@@ -32,6 +32,19 @@ def test_a_note_is_of_one_file(tmp_path: Path) -> None:
         forget_failed_sync(tmp_path, what)
 
 
+def test_a_note_of_which_the_disk_does_not_tell_whether_it_is_there_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(path: object, *_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for call in ("stat", "lstat"):
+        monkeypatch.setattr(os, call, failing)
+    found = sync_failed(tmp_path, CONTROL)
+    monkeypatch.undo()
+    assert found
+
+
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + PAGE + 7])
 @pytest.mark.parametrize("broken", [None, 0, PIECE - PAGE, PIECE, 2 * PIECE + PAGE])
 def test_a_page_that_cannot_be_read_costs_no_other(

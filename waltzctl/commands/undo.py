@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.console import Console
-from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.errors import InvalidRequestError, RefusedError, WaltzError
 from waltzctl.engine.shell_words import shell_quote
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
@@ -284,6 +285,19 @@ def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_d
     return status
 
 
+def _say_if_done(error: WaltzError, storage: Path, entry_id: str) -> None:
+    """Add to an error behind the last restored file that the undo is done.  Raises as `_entries`.
+
+    Whoever repeats it without an id would take back the repair before this one.
+    """
+    from waltzctl.engine.durable.manifest import RepairState
+
+    (now,) = (one for one in _entries(storage, None, None) if one.id == entry_id)
+    if now.state in (RepairState.UNDONE, RepairState.ROLLED_BACK):
+        done = f"{entry_id} is taken back all the same: another undo without an id takes back the repair before it"
+        error.advice = f"{error.advice}; {done}" if error.advice else done
+
+
 def _undo(
     console: Console, storage: Path, entry: QuarantineEntry, seen: Binding | None, *, allow_data_loss: bool
 ) -> ExitStatus:
@@ -292,8 +306,13 @@ def _undo(
     from waltzctl.objects.repair_objects import result_object
     from waltzctl.outcome import say_taken_back
 
-    with finishing("the undo", "the next command that writes then finishes it"):
-        undone = undo_repair(storage, entry.id, allow_data_loss=allow_data_loss, shown=seen)
+    try:
+        with finishing("the undo", "the next command that writes then finishes it"):
+            undone = undo_repair(storage, entry.id, allow_data_loss=allow_data_loss, shown=seen)
+    except WaltzError as error:
+        with contextlib.suppress(WaltzError):
+            _say_if_done(error, storage, entry.id)
+        raise
     done, status = undone.done, ExitStatus.from_label(undone.status)
     say_taken_back([one.id for one in done.taken_back])
     if done.set_aside is not None:

@@ -1,0 +1,146 @@
+"""Files that are listed, and that the disk or a file server does not let be examined: they are there, and are not passed over."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backup.vaults import backup, restored, settle, vault
+from tests.builders import build_directory, digest
+from tests.cli.damage import damage_record, index_of, segment_of
+from tests.cli.running import invoke
+from waltzctl.engine.durable.regular import is_named, special_kind
+from waltzctl.engine.findings import Code
+from waltzctl.engine.inspect.vouching import listing
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Partition 0 ends in a segment that begins at transaction 50, above the local low-water mark."""
+    return settle(build_directory(tmp_path / "storage", {0: 60, 1: 20}, local_low_water_mark=9))
+
+
+def fail(patch: pytest.MonkeyPatch, *paths: Path, error: int = errno.EIO, times: int = 1 << 30) -> None:
+    """``stat`` of these paths fails: a bad block of inodes hides a segment's data file and its index."""
+    hidden, left = {os.fspath(one) for one in paths}, times
+
+    def failing(call: Any) -> Any:
+        def examine(path: Any, *arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            if left and not isinstance(path, int) and os.fspath(path) in hidden:
+                left -= 1
+                raise OSError(error, os.strerror(error), os.fspath(path))
+            return call(path, *arguments, **named)
+
+        return examine
+
+    patch.setattr(os, "stat", failing(os.stat))
+    patch.setattr(os, "lstat", failing(os.lstat))
+
+
+def test_an_end_of_the_log_is_not_hidden(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, hidden = digest(storage), (segment_of(storage, 0, 50), index_of(storage, 0, 50))
+    with monkeypatch.context() as patch:
+        fail(patch, *hidden)
+        for command in ("verify", "status", "stats"):
+            answer = invoke(command, storage, "--format", "ndjson")
+            assert (answer.status, command) == (4, command)
+        found = invoke("verify", storage, "--format", "ndjson").only("finding")
+        assert {(one["code"], one["path"]) for one in found} == {(Code.SPECIAL_FILE, str(one)) for one in hidden}
+        assert all("cannot be examined (Input/output error)" in one["message"] for one in found)
+        refused = invoke("append", storage, "--partition", "0", given="x\n")
+        assert (refused.status, "is quarantined" in refused.err) == (4, True)
+        assert invoke("recover", storage, "--yes").status == 4
+        assert invoke("rebuild-index", storage, "--all", "--dry-run").status == 4
+        assert invoke("append", storage, "--partition", "1", given="").status == 0
+    after = digest(storage)
+    assert {name: after[name] for name in before} == before
+    assert invoke("verify", storage).status == 0
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO, errno.ENOMEM])
+def test_a_backup_leaves_out_no_file_that_could_not_be_examined(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    kept = vault(tmp_path)
+    backup(kept, storage)
+    hidden = segment_of(storage, 0, 50)
+    for times in range(1, 20):
+        with monkeypatch.context() as patch:
+            fail(patch, hidden, error=error, times=times)
+            answer = invoke("backup", "create", kept, storage)
+        assert answer.status in (0, 14)
+        if answer.status:
+            assert str(hidden) in answer.err
+        else:
+            assert restored(kept, "latest", tmp_path / f"restored-{times}") == digest(storage)
+
+
+def test_a_manifest_leaves_out_no_file_that_cannot_be_examined(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = set(listing(storage))
+    with monkeypatch.context() as patch:
+        fail(patch, segment_of(storage, 0, 50), times=1)
+        assert set(listing(storage)) == names
+    with monkeypatch.context() as patch:
+        fail(patch, segment_of(storage, 0, 50))
+        assert invoke("verify", storage, "--manifest", tmp_path / "manifest").status == 14
+    assert not (tmp_path / "manifest").exists()
+
+
+def test_what_one_glance_missed_is_seen_by_another_or_told(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure that is over when the entry is looked at again."""
+    hidden, told = (segment_of(storage, 0, 50), index_of(storage, 0, 50)), 0
+    for times in range(1, 12):
+        with monkeypatch.context() as patch:
+            fail(patch, *hidden, times=times)
+            answer = invoke("verify", storage, "--format", "ndjson")
+        (summary,) = answer.only("verify-summary")
+        assert (answer.status, summary["records"]) in ((0, 80), (4, 80), (4, 70))
+        told += answer.status == 4
+    assert told
+
+
+def test_only_what_says_that_nothing_is_there_counts_as_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    for error, there in ((errno.ENOENT, False), (errno.ENOTDIR, False), (errno.EIO, True), (errno.EACCES, True)):
+        with monkeypatch.context() as patch:
+            fail(patch, path, error=error)
+            assert (is_named(path), special_kind(path) is not None) == (there, there)
+
+
+@pytest.mark.parametrize("hidden", [0, 50])
+def test_what_a_replica_may_hold_that_cannot_be_read_is_not_given_up(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: int
+) -> None:
+    replica = Path(shutil.copytree(storage, tmp_path / "replica"))
+    damage_record(segment_of(storage, 0, 0), 20)
+    before, away = digest(storage), os.fspath(segment_of(replica, 0, hidden))
+    call = os.open
+
+    def failing(path: Any, *given: Any, **named: Any) -> int:
+        if os.fspath(path) == away:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), away)
+        return call(path, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        for options in (["--dry-run"], ["--yes"]):
+            left = invoke("recover", storage, "--from", replica, *options)
+            assert (left.status, f"cannot be read: {away}" in left.out) == (4, True)
+            assert "--partition 0 --from REPLICA" in left.out
+            assert "--allow-data-loss" not in left.out
+        refused = invoke("recover", storage, "--from", replica, "--allow-data-loss", "--yes")
+        assert (refused.status, away in refused.out, "nothing was given up" in refused.out) == (4, True, True)
+        after = digest(storage)
+        assert {name: after[name] for name in before} == before
+    assert invoke("recover", storage, "--from", replica, "--yes").status == 0
+    assert invoke("verify", storage).status == 0
