@@ -6,6 +6,7 @@ address of the node's data port, and each node's admin port (release 0.13.2).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,16 @@ def _parse(path: Path, data: bytes) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(data)  # every JSON document is a YAML document
+        loader = yaml.SafeLoader(data)  # every JSON document is a YAML document
+        try:
+            top = loader.get_single_node()
+            names = [key.value for key, _ in top.value] if isinstance(top, yaml.MappingNode) else []
+            if twice := [name for name, count in Counter(map(str, names)).items() if count > 1]:
+                # of which the last one would apply: partitions of the others would be taken for removed ones
+                raise InvalidRequestError(f"{path}: {twice[0]} has more than one entry")
+            return None if top is None else loader.construct_document(top)
+        finally:
+            loader.dispose()
     except (
         yaml.YAMLError,
         ValueError,

@@ -54,6 +54,11 @@ def test_json_and_yaml_are_read(tmp_path: Path, text: str) -> None:
         ('{"10.0.0.7:55280": [2147483648]}', "not a list"),
         ('{"10.0.0.7": [1]}', "host:port"),
         ("7: [1]", "no address"),
+        (
+            '{"10.0.0.7:55280": [0, 1], "10.0.0.8:55280": [2], "10.0.0.7:55280": [3]}',
+            "10.0.0.7:55280 has more than one",
+        ),
+        ("10.0.0.7:55280: [0]\n'10.0.0.7:55280': [3]\n", "10.0.0.7:55280 has more than one"),
         ("{", "neither JSON nor YAML"),
         ("a: b: c", "neither JSON nor YAML"),
         ("!!python/object/apply:os.system [true]", "neither JSON nor YAML"),
