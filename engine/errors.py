@@ -318,6 +318,8 @@ class DivergedReplicaError(PeerError):
         super().__init__(peer, what, advice=f"to have it copied anew: {copy_anew(partition)}")
 
 
+OTHER_PROGRAM = "use the waltzctl that wrote it, or a later one"
+"""Advice about a file of a version that this program does not know."""
 DESCRIPTOR_SHORTAGE = (errno.EMFILE, errno.ENFILE)
 """Error numbers of a shortage of file descriptors, of the process or of the system."""
 _SHORTAGE_ADVICE = {

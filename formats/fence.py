@@ -54,6 +54,10 @@ class FenceError(ValueError):
     """The bytes are not a session file of a known version, or they are damaged."""
 
 
+class FenceVersionError(FenceError):
+    """The file is of a version that is not known, and intact as far as can be told."""
+
+
 def fence_file_size(num_partitions: int) -> int:
     """Bytes of the file."""
     return FENCE_HEADER.size + FENCE_PAIR.size * num_partitions
@@ -79,7 +83,7 @@ def decode_fence_header(data: Buffer) -> int:
     if magic != FENCE_MAGIC or checksum != crc32(memoryview(data)[: FENCE_HEADER.offset_of("checksum")]):
         raise FenceError("its header is damaged")
     if version != FENCE_VERSION:
-        raise FenceError(f"it is of version {version}, and only version {FENCE_VERSION} is known")
+        raise FenceVersionError(f"it is of version {version}, and only version {FENCE_VERSION} is known")
     return int(partitions)
 
 

@@ -25,6 +25,7 @@ from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
+    DamageError,
     InvalidRequestError,
     MarkWouldFallError,
     RefusedError,
@@ -47,18 +48,12 @@ from waltzctl.engine.storage.availability_marks import (
     encode_marks,
     load_marks,
 )
-from waltzctl.engine.storage.fences import fence_path
+from waltzctl.engine.storage.fences import fence_path, stored_session
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, PartitionInfo, PartitionStruct
 from waltzctl.formats.fence import (
-    FENCE_HEADER,
     FENCE_PAIR,
     FENCE_SLOT,
-    NO_SESSION,
-    FenceError,
-    decode_fence_header,
-    decode_pair,
     encode_slot,
-    fence_file_size,
     pair_offset,
 )
 from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
@@ -359,20 +354,7 @@ def _read_fence(storage: PurePath, control: ControlFile, partition: int) -> int:
 
     Raises RefusedError, DiskReadError.
     """
-    path = fence_path(storage)
-    partitions = len(control.partitions)
     try:
-        data = disk.read_range(path, 0, fence_file_size(partitions) + 1)
-    except FileNotFoundError:
-        return NO_SESSION
-    try:
-        found = decode_fence_header(data[: FENCE_HEADER.size])
-        if found != partitions or len(data) != fence_file_size(partitions):
-            raise FenceError(f"it is for {found} partitions, and there are {partitions}")
-        offset = pair_offset(partition)
-        return decode_pair(data[offset : offset + FENCE_PAIR.size], partition).session_id
-    except FenceError as error:
-        raise RefusedError(
-            f"{path}: cannot be understood: {error}",
-            advice="make sure that no server of an older session is running, then remove the file",
-        ) from error
+        return stored_session(storage, len(control.partitions), partition)
+    except DamageError as error:
+        raise RefusedError(error.message, advice=error.advice) from error

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError
+from waltzctl.engine.errors import OTHER_PROGRAM, DamageError
 from waltzctl.engine.log import places
 from waltzctl.formats.control import ControlFile
 
@@ -67,15 +67,21 @@ def load_marks(storage: PurePath) -> dict[int, Availability]:
     try:
         return _decode(json.loads(raw))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        again = "look which partitions were switched off, remove the file, and switch them off again"
         raise DamageError(
             f"{path}: cannot be understood: {error}",
-            advice="look which partitions were switched off, remove the file, and switch them off again",
+            advice=OTHER_PROGRAM if isinstance(error, _OtherVersionError) else again,
         ) from error
 
 
+class _OtherVersionError(ValueError):
+    """The file is of a version that this program does not know."""
+
+
 def _decode(document: object) -> dict[int, Availability]:
-    if not isinstance(document, dict) or document.get("version") != _VERSION:
-        raise ValueError(f"no object of version {_VERSION}")
+    if not isinstance(document, dict) or (version := document.get("version")) != _VERSION:
+        known = isinstance(document, dict) and isinstance(version, int)
+        raise (_OtherVersionError if known else ValueError)(f"no object of version {_VERSION}")
     marks: dict[int, Availability] = {}
     for name, mark in document["partitions"].items():
         readable, writable = mark["readable"], mark["writable"]

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from types import TracebackType
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, SyncFailedError
+from waltzctl.engine.errors import OTHER_PROGRAM, DamageError, InvalidRequestError, RefusedError, SyncFailedError
 from waltzctl.engine.log import places
 from waltzctl.engine.storage.failed_syncs import (
     FENCES,
@@ -32,6 +32,7 @@ from waltzctl.formats.fence import (
     NO_SESSION,
     FenceError,
     FencePair,
+    FenceVersionError,
     decode_fence_header,
     decode_pair,
     encode_fence_header,
@@ -200,6 +201,24 @@ def damaged_fences(storage: PurePath, num_partitions: int) -> Iterator[tuple[int
             yield partition, _damaged(path, error)
 
 
+def stored_session(storage: PurePath, num_partitions: int, partition: int) -> int:
+    """A partition's session in the file; NO_SESSION where there is no file.  Writes nothing and takes no lock.
+
+    Raises DamageError, DiskReadError.
+    """
+    path, size = fence_path(storage), fence_file_size(num_partitions)
+    try:
+        data = places.read_range(path, 0, size + 1)
+    except FileNotFoundError:
+        return NO_SESSION
+    try:
+        _check_file(data[: FENCE_HEADER.size], len(data), num_partitions)
+        begin = pair_offset(partition)
+        return decode_pair(data[begin : begin + FENCE_PAIR.size], partition).session_id
+    except FenceError as error:
+        raise _damaged(path, error) from error
+
+
 def _check_file(header: bytes, size: int, num_partitions: int) -> None:
     """Raise FenceError unless header and size are those of a fence file for this number of partitions."""
     found = decode_fence_header(header)
@@ -236,7 +255,8 @@ def _open_file(storage: PurePath, num_partitions: int) -> disk.WritableFile | No
 
 
 def _damaged(path: PurePath, error: FenceError) -> DamageError:
+    removing = "make sure that no server of an older session is running, then remove the file"
     return DamageError(
         f"{path}: cannot be understood: {error}",
-        advice="make sure that no server of an older session is running, then remove the file",
+        advice=OTHER_PROGRAM if isinstance(error, FenceVersionError) else removing,
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError, SpecialFileError
+from waltzctl.engine.errors import OTHER_PROGRAM, DamageError, DiskReadError, RefusedError, SpecialFileError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.strict_json import InvalidJsonError, StrictObject
@@ -32,8 +32,7 @@ STATE_NAME = "commit-journal.json"
 GIVING_UP = "recover --forget-journal gives up what stands in the journal only"
 """Advice of last resort, in error messages."""
 BRING_BACK = "bring back what is missing"
-OTHER_PROGRAM = "use the waltzctl that wrote it, or a later one"
-"""What lets the journal be written back again, in advice: of a lost one, and of one of another version, where nothing is lost."""
+"""What lets a journal that is lost be written back again, in advice."""
 _STATE_VERSION = 1
 _STATE_LIMIT = 1 << 20
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import build_directory
 from tests.repair.trees import recording
-from waltzctl.engine.errors import DamageError
+from waltzctl.engine.errors import OTHER_PROGRAM, DamageError
 from waltzctl.engine.storage.availability_marks import (
     Availability,
     availability_path,
@@ -89,8 +89,9 @@ def test_what_is_nested_too_deeply_is_no_such_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("document", [[], {"partitions": {}}, {"version": 2, "partitions": {}}])
 def test_another_version_is_named(tmp_path: Path, document: object) -> None:
     write(tmp_path, json.dumps(document).encode())
-    with pytest.raises(DamageError, match="cannot be understood: no object of version 1"):
+    with pytest.raises(DamageError, match="cannot be understood: no object of version 1") as refused:
         load_marks(tmp_path)
+    assert (refused.value.advice == OTHER_PROGRAM) == (document == {"version": 2, "partitions": {}})
 
 
 def test_forgetting_a_partition(tmp_path: Path) -> None:

@@ -14,10 +14,18 @@ from tests.builders import build_directory, digest
 from tests.descriptors import let_syncs_fail
 from tests.storage.support import LAYOUTS, opened
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError, SyncFailedError
+from waltzctl.engine.errors import (
+    OTHER_PROGRAM,
+    DamageError,
+    DiskError,
+    InvalidRequestError,
+    RefusedError,
+    SyncFailedError,
+)
 from waltzctl.engine.inspect.verify import VerifySummary, verify
-from waltzctl.engine.storage.fences import SessionFences, fence_path, forget_fence
-from waltzctl.formats.fence import fence_file_size, pair_offset
+from waltzctl.engine.storage.fences import SessionFences, damaged_fences, fence_path, forget_fence, stored_session
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.fence import FENCE_HEADER, FENCE_MAGIC, fence_file_size, pair_offset
 
 
 def state_directory(path: Path) -> Path:
@@ -160,6 +168,23 @@ def test_a_file_that_cannot_be_understood_is_damage_and_not_no_fence(tmp_path: P
     fence_path(path).write_bytes(spoiled)
     with pytest.raises(DamageError, match=r"sessions: cannot be understood.*no server of an older session"):
         SessionFences.open(path, 3 if spoil == "other" else 2)
+
+
+def test_a_file_of_another_version_is_not_to_be_removed(tmp_path: Path) -> None:
+    """Without it an older session could write again, and nothing is wrong with it."""
+    path = state_directory(tmp_path)
+    with SessionFences.open(path, 2) as fences:
+        fences.raise_to(0, 3)
+    raw = fence_path(path).read_bytes()
+    header = FENCE_HEADER.struct.pack(FENCE_MAGIC, 2, 2, bytes(FENCE_HEADER.size_of("reserved")), 0)[:-4]
+    fence_path(path).write_bytes(header + crc32(header).to_bytes(4, "big") + raw[FENCE_HEADER.size :])
+    with pytest.raises(DamageError, match="of version 2, and only version 1 is known") as refused:
+        SessionFences.open(path, 2)
+    assert refused.value.advice == OTHER_PROGRAM
+    with pytest.raises(DamageError, match="of version 2") as refused:
+        stored_session(path, 2, 0)
+    assert refused.value.advice == OTHER_PROGRAM
+    assert [error.advice for _, error in damaged_fences(path, 2)] == [OTHER_PROGRAM]
 
 
 def test_damage_of_one_partition_leaves_the_others_alone(tmp_path: Path) -> None:
