@@ -184,12 +184,12 @@ class Console:
         self._guarded(self.stream.flush)
 
     def check_reader(self) -> None:
-        """Raise ReaderGoneError where nobody reads a pipe any more: for output that may have nothing to write for ever."""
+        """Raise ReaderGoneError where nobody reads a pipe or socket any more: for output that may pause for ever."""
         poll, found = select.poll(), []
         with contextlib.suppress(OSError, ValueError):  # there is no file behind it
             poll.register(self.stream.fileno(), 0)
             found = poll.poll(0)
-        if any(events & select.POLLERR for _, events in found):
+        if any(events & (select.POLLERR | select.POLLHUP) for _, events in found):
             raise ReaderGoneError(self.known)
 
     def give_up(self) -> None:

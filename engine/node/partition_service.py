@@ -44,7 +44,7 @@ from waltzctl.engine.node.commit import GroupCommit, UnsyncedCommit
 from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.node_settings import ServiceOptions
-from waltzctl.engine.node.outages import Outage, Room
+from waltzctl.engine.node.outages import Outage, Room, outage_of
 from waltzctl.engine.node.partition_outage import PartitionOutage
 from waltzctl.engine.node.partition_requests import access_of, execute, read_by
 from waltzctl.engine.node.permissions import Denial, RequiredAccess, ServiceState
@@ -429,7 +429,11 @@ class PartitionService:
         """
         denial = permissions.check(self._state, session_id=session_id, offline=offline, access=access)
         if denial is None and access is not RequiredAccess.READ:
-            return self._outage.denial(offline)
+            denial = self._outage.denial(offline)
+        if denial is None and access is RequiredAccess.SESSION and (failed := self.partition.marks_failed) is not None:
+            # also for the present session, which comes back: its server sets the mark again, and the others' recovery would end
+            outage = outage_of(failed, self.partition, None)
+            return None if outage is None else outage.denial(self.number)
         return denial
 
     def let_in(self, session_id: int, offline: bool) -> None:
@@ -439,7 +443,7 @@ class PartitionService:
         """
         if permissions.raises_session(self._state, session_id=session_id, offline=offline):
             if (failed := self.partition.marks_failed) is not None:
-                raise failed
+                raise failed.with_traceback(None)  # else the traceback grows with every session that asks
             self._fences.raise_to(self.number, session_id)
             self._session = session_id
 

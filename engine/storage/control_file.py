@@ -263,7 +263,7 @@ class OpenControlFile:
         with self._lock:
             header = replace(self._header, journaled=journaled)
             if self._failed is not None:
-                raise self._failed
+                raise self._failed.with_traceback(None)
             place, size = CONTROL_HEADER.offset_of("num_partitions"), CONTROL_HEADER.size_of("num_partitions")
             self._file.write_at(place, header.encode()[place : place + size])
             self._sync()
@@ -323,7 +323,7 @@ class OpenControlFile:
     def _write(self, partition: int, number: int, written: PartitionStruct) -> None:
         """Write one struct in one write and sync; the copy in memory is updated after that."""
         if self._failed is not None:
-            raise self._failed
+            raise self._failed.with_traceback(None)  # else the traceback grows with every call that raises it
         self.check_in_place()
         self._file.write_at(self._layout.struct_offset(partition, number), written.encode())
         self._sync()

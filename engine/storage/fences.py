@@ -61,6 +61,8 @@ class SessionFences:
         self._num_partitions = num_partitions
         self._file = file
         self._failed: SyncFailedError | None = None
+        # of the raise whose sync failed: its partition and the session before, which the file may not show any more
+        self._not_raised: tuple[int, int] | None = None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -79,12 +81,13 @@ class SessionFences:
         return self._failed
 
     def get(self, partition: int) -> int:
-        """The highest session admitted; -1 when there was none.
+        """The highest session admitted; -1 when there was none.  One whose sync failed, which the file shows, is none.
 
         Raises DamageError when the entry is damaged, InvalidRequestError, DiskReadError.
         """
         with self._lock:
-            return self._pair(partition).session_id
+            found = self._pair(partition).session_id
+            return self._not_raised[1] if self._not_raised and self._not_raised[0] == partition else found
 
     def raise_to(self, partition: int, session_id: int) -> None:
         """Refuse sessions below `session_id` from now on; durable on return.  Never lowers the fence.
@@ -97,13 +100,17 @@ class SessionFences:
                 raise InvalidRequestError(f"{self.path}: partition {partition}: session {session_id} is no session")
             pair = self._pair(partition)
             if self._failed is not None:
-                raise self._failed
+                raise self._failed.with_traceback(None)  # else the traceback grows with every session that asks
             if session_id <= pair.session_id:
                 return
             if self._file is None:
                 self._file = self._create()
             place = pair_offset(partition) + pair.next_slot * FENCE_SLOT.size
-            self._write(place, encode_slot(partition, session_id))
+            try:
+                self._write(place, encode_slot(partition, session_id))
+            except SyncFailedError:
+                self._not_raised = partition, pair.session_id
+                raise
 
     def forget(self, partition: int) -> None:
         """Drop the fence of a partition whose files are deleted, durably.  Raises InvalidRequestError, DiskWriteError."""
@@ -114,7 +121,7 @@ class SessionFences:
             raw = self._read(partition)
             if any(raw):
                 if self._failed is not None:
-                    raise self._failed
+                    raise self._failed.with_traceback(None)
                 self._write(pair_offset(partition), bytes(FENCE_PAIR.size))
 
     def close(self) -> None:

@@ -489,7 +489,7 @@ class Partition:
         if condition.closed:
             raise RefusedError(f"{self.path}: partition {self.number} is closed")
         if condition.error is not None:
-            raise condition.error
+            raise condition.error.with_traceback(None)  # else the traceback grows with every call that raises it
         if condition.damaged:
             raise PartitionQuarantinedError(
                 f"{self.path}: partition {self.number} is quarantined: {self._quarantine_reason()}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -162,21 +163,46 @@ def test_a_tail_that_follows_holds_no_row_of_a_table_back(
     assert shown[:2] == ["DATA", "0"]
 
 
-def test_a_tail_that_follows_ends_with_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``log tail --follow | head -1`` waited for another transaction, which may never come."""
+@pytest.mark.parametrize("socket_pair", [False, True], ids=["pipe", "socket"])
+def test_a_tail_that_follows_ends_with_its_reader(monkeypatch: pytest.MonkeyPatch, socket_pair: bool) -> None:
+    """``log tail --follow | head -1`` waited for another transaction, which may never come.  Some shells join by sockets."""
 
     async def feed() -> AsyncGenerator[Transaction, None]:
         yield Transaction(0, 0, RequestId(OTHER, 1, 0, 1), 0)
+        os.read(reading, 1 << 16)
         os.close(reading)
         await asyncio.Event().wait()
 
     monkeypatch.setattr(tail, "_LOOK_FOR_READER", 0.02)
-    reading, writing = os.pipe()
+    reading, writing = [one.detach() for one in socket.socketpair()] if socket_pair else os.pipe()
     with os.fdopen(writing, "w") as shown:
         shower = tail.RecordShower(Console(Format.NDJSON, stream=shown), DataForm.NONE, follow=True)
         with pytest.raises(ReaderGoneError):
             asyncio.run(asyncio.wait_for(shower.show_all(cast("LogClient", None), feed()), 20))
         assert shower.count == 1
+
+
+def test_a_tail_that_follows_and_waits_for_its_cluster_or_its_first_transaction_ends_with_its_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither a cluster that does not answer nor transactions in front of ``--from`` give it anything to write."""
+
+    async def feed() -> AsyncGenerator[Transaction, None]:
+        while True:
+            yield Transaction(0, 0, RequestId(OTHER, 1, 0, 1), 0)
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(tail, "_LOOK_FOR_READER", 0.02)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as shown:
+        shower = tail.RecordShower(Console(Format.NDJSON, stream=shown), DataForm.NONE, follow=True)
+        for work in (
+            shower.while_read(asyncio.Event().wait()),
+            shower.show_all(cast("LogClient", None), feed(), first=9),
+        ):
+            with pytest.raises(ReaderGoneError):
+                asyncio.run(asyncio.wait_for(work, 5))
 
 
 def test_a_tail_reads_no_partition_from_where_a_shorter_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:

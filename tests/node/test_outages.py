@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,62 @@ def test_no_session_begins_that_could_not_set_its_mark(
         assert refused(served, first_question(SESSION + 1)) == "sync-failed"
         served.succeed(appended(32, session=SESSION))
         assert served.hosted.sessions_failed is not None
+    with serving(tmp_path / "s") as served:
+        assert isinstance(served.one(first_question(SESSION + 1)), LastSessionInfoResponse)
+
+
+@pytest.mark.parametrize("name", [".waltzctl/sessions", "waltz-storage.ctl"])
+def test_sessions_that_are_refused_again_and_again_take_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A server asks until the node is restarted; the error that is raised each time kept every request and its connection."""
+    build_directory(tmp_path / "s", {0: 30, 1: 3})
+    with serving(tmp_path / "s") as served:
+        with monkeypatch.context() as patch:
+            fail(patch, "fdatasync", name, errno.EIO)
+            failing = SetLowWaterMarkRequest(SESSION, 0, 1, 2) if name.endswith(".ctl") else first_question()
+            assert refused(served, failing) == "sync-failed"
+        depths = []
+        for _ in range(10):
+            assert refused(served, first_question(SESSION + 1)) == "sync-failed"
+            assert refused(served, appended(30, session=SESSION + 1)) == "sync-failed"
+            assert served.hosted.sessions_failed is not None
+            depths.append(len([*traceback.walk_tb(served.hosted.sessions_failed.__traceback__)]))
+        assert len({*depths}) == 1
+
+
+def test_a_session_that_comes_back_and_could_not_set_its_mark_is_told_at_its_first_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a lost connection its server sets the mark again, and what fails there ends the recovery of other replicas."""
+    build_directory(tmp_path / "s", {0: 30, 1: 3})
+    with serving(tmp_path / "s") as served:
+        assert isinstance(served.one(first_question()), LastSessionInfoResponse)
+        served.succeed(SetLowWaterMarkRequest(SESSION, 0, 0, 29))
+        with monkeypatch.context() as patch:
+            fail(patch, "fdatasync", "waltz-storage.ctl", errno.EIO)
+            assert refused(served, SetLowWaterMarkRequest(SESSION, 0, 1, 2)) == "sync-failed"
+        served.succeed(appended(30, session=SESSION))
+        failure = served.failure(first_question())
+        assert failure.code == "sync-failed"
+        assert "restart the node" in str(failure.message)
+        served.succeed(appended(31, session=SESSION))
+
+
+def test_a_session_whose_fence_could_not_be_synced_is_not_let_in_by_assigning_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file shows it, and the disk perhaps not: behind a power loss the session before would write beside it."""
+    build_directory(tmp_path / "s", {0: 30, 1: 3})
+    with serving(tmp_path / "s") as served:
+        served.succeed(appended(30, session=SESSION))
+        with monkeypatch.context() as patch:
+            fail(patch, "fdatasync", ".waltzctl/sessions", errno.EIO)
+            assert refused(served, first_question(SESSION + 1)) == "sync-failed"
+        served.hosted.unassign([0], delete_files=False)
+        served.hosted.assign([0])
+        assert refused(served, first_question(SESSION + 1)) == "sync-failed"
+        served.succeed(appended(31, session=SESSION))
     with serving(tmp_path / "s") as served:
         assert isinstance(served.one(first_question(SESSION + 1)), LastSessionInfoResponse)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -69,10 +69,11 @@ MANUAL = Manual(
     ),
 )
 
+T = TypeVar("T")
 AT_ONCE = 64
 """Transactions whose data is asked for at the same time."""
 _LOOK_FOR_READER = 1.0
-"""Seconds without a transaction after which a tail that follows looks whether anybody reads it: nothing else would tell it."""
+"""Seconds for which a tail that follows waits, at most, until it looks whether anybody reads it: nothing else would tell it."""
 
 DataOption = Annotated[
     DataForm | None,
@@ -106,7 +107,7 @@ def run(
         async def work(client: LogClient) -> None:
             numbers = chosen_partitions(wanted, client.num_partitions)
             ask = client.awaited_high_water_mark if follow else client.high_water_mark
-            marks = dict(zip(numbers, await asyncio.gather(*map(ask, numbers)), strict=True))
+            marks = dict(zip(numbers, await shower.while_read(asyncio.gather(*map(ask, numbers))), strict=True))
             there = [number for number in numbers if follow or first <= marks[number]]
             ends = {number: _end(marks[number], last, follow=follow) for number in there}
             feed = client.feed(
@@ -140,6 +141,16 @@ class RecordShower:
         self._preview = 60 if on_terminal(console.stream) else None
         self.count = 0
 
+    async def while_read(self, answer: Awaitable[T]) -> T:
+        """An answer; one that follows waits for it only as long as anybody reads.  Raises ReaderGoneError, and its errors."""
+        waiting = asyncio.ensure_future(answer)
+        try:
+            while self._follow and not (await asyncio.wait({waiting}, timeout=_LOOK_FOR_READER))[0]:
+                self._console.check_reader()
+            return await waiting
+        finally:
+            waiting.cancel()
+
     async def show_all(
         self, client: LogClient, feed: AsyncGenerator[Transaction, None], *, first: int = 0, limit: int | None = None
     ) -> None:
@@ -162,8 +173,8 @@ class RecordShower:
                     self._console.hand_over()  # a table would hold its rows back
                 either = {one for one in (upcoming, oldest) if one is not None}
                 patience = _LOOK_FOR_READER if self._follow else None
-                done, _ = await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
+                await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if self._follow:  # also where one came: those in front of `first` are not written
                     self._console.check_reader()
                 if upcoming is not None and upcoming.done():
                     try:
