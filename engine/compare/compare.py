@@ -117,7 +117,7 @@ class _PartitionResults:
         lost = last is not None and last.have_lost(one.ballot for one in self.members)
         for number, member in enumerate(self.members):
             ballot, end = member.ballot, self.end_of(number)
-            missing = member.held_to is not None and end <= member.held_to
+            missing = member.open_end or (member.held_to is not None and end <= member.held_to)
             blank = (lost and last.is_older(ballot)) if last else (began and end == 0 and ballot.session_id == -1)
             found.append(replace(ballot, open_end=missing or number in self.open_ends, blank=blank))
         return tuple(found)

@@ -31,13 +31,15 @@ class Member:
     """A replica of one partition in the storage directory `path`.
 
     `ballot`: session and marks.  `replica`: the segments to read; None when the partition's directory is missing.  `held_to`:
-    the last transaction that it is proven to have held, None when unknown.
+    the last transaction that it is proven to have held, None when unknown.  `open_end`: the data file at its end is no regular
+    one, or cannot be examined.
     """
 
     path: PurePath
     ballot: Ballot
     replica: PartitionReplica | None
     held_to: int | None = None
+    open_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Directories:
             held,
             found.required - 1,
         )
-        return Member(view.path, ballot, replica, proven - 1 if known else None)
+        return Member(view.path, ballot, replica, proven - 1 if known else None, directory.special_end)
 
     def findings(self, partitions: Collection[int]) -> Iterator[Finding]:
         """Findings about what limits the vote: control files, ledgers and marks that are damaged or missing."""

@@ -257,7 +257,11 @@ class WritableFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except DiskError:
+            if kind is None:  # what failed before is told: whoever is told of a failed sync notes it
+                raise
 
 
 def _pieces_of_one_call(pieces: list[memoryview]) -> list[memoryview]:

@@ -29,7 +29,7 @@ from waltzctl.engine.durable.mounts import mount_of
 from waltzctl.engine.durable.regular import file_numbers, special_kind
 from waltzctl.engine.durable.relocation import relocate
 from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp
-from waltzctl.engine.errors import DiskWriteError, RefusedError, StalePlanError
+from waltzctl.engine.errors import DiskReadError, DiskWriteError, RefusedError, StalePlanError
 
 MANIFEST_ALLOWANCE = 64 << 10
 """Bytes of free space required in addition to the copies and new files: for manifest, audit journal and directories."""
@@ -41,8 +41,8 @@ def check_edits(
     """Check that every edit can be made; return the edits by file, and the moves of directories.  Read-only.
 
     Also called when a plan is made, so that a dry run is refused for the same reasons as the application.  Raises RefusedError
-    when a path leads out of the directory or onto another file system, StalePlanError for a missing file, ValueError for edits
-    that contradict one another.
+    when a path leads out of the directory or onto another file system, StalePlanError for a missing file, DiskReadError, and
+    ValueError for edits that contradict one another.
     """
     groups = group_edits(storage, edits, state_files)
     for group in groups:
@@ -79,7 +79,10 @@ def _check_place(storage: Path, group: FileEdits) -> None:
         raise RefusedError(f"{path}: not a regular file")
     state = storage / disk.STATE_DIRECTORY
     home = state if state.is_dir() else storage
-    here, there = (mount_of(path.parent), mount_of(home)) if path.parent.is_dir() else (None, None)
+    try:
+        here, there = (mount_of(path.parent), mount_of(home)) if path.parent.is_dir() else (None, None)
+    except OSError as error:
+        raise DiskReadError(error.filename or path.parent, None, error, doing="look at") from error
     if here != there and not (group.in_place and here and there and here[0] == there[0]):
         raise RefusedError(
             f"{path.parent}: lies on another file system, or mount, than {home}, so that files cannot be moved to the quarantine",

@@ -162,6 +162,13 @@ class PartitionView:
         return tuple(segment for segment in self.segments if segment.data is not None)
 
     @property
+    def special_end(self) -> bool:
+        """Whether the last data file, by its name, is special: nobody knows what the partition holds behind the others."""
+        named = (parsed for parsed in (parse_name(path.name) for path in self.special) if parsed is not None)
+        last = max((first for first, suffix in named if suffix == SEGMENT_SUFFIX), default=-1)
+        return last > max((segment.first_transaction_id for segment in self.data_segments), default=-1)
+
+    @property
     def fingerprint(self) -> bytes:
         """The value of `names_fingerprint` as long as the directory has exactly these data and index files."""
         files = (file for segment in self.segments for file in (segment.data, segment.index) if file is not None)

@@ -78,7 +78,12 @@ def store_state(path: Path) -> StoreState:
     for directory in (WAL_DIRECTORY, BLOB_DIRECTORY):
         with contextlib.suppress(OSError):  # reading the directory reports the error
             names += [f"{directory}/{name}" for name in os.listdir(path / directory)]
-    return {name: file_numbers(path / name) for name in names}
+    found: StoreState = dict.fromkeys(names)
+    for name in names:
+        # reading such a file reports the error; what is in other files can be read
+        with contextlib.suppress(DiskReadError):
+            found[name] = file_numbers(path / name)
+    return found
 
 
 def read_settled(path: Path) -> WalContents:

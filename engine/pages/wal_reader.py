@@ -48,9 +48,9 @@ from waltzctl.formats.pages.write_batch import (
 )
 
 WAYS_ON = "take what is whole with pages recover --mode skip-damaged, or into a new directory with pages salvage"
+"""What the user can do with a store that cannot be opened."""
 _OTHER_PROGRAM = "records are intact and of another version: use the program that wrote them, or a later one"
 """Advice where the ways on would give intact records up."""
-"""What the user can do with a store that cannot be opened."""
 _WHOLE_FILE = 1 << 62
 
 
@@ -121,9 +121,11 @@ class WalContents:
 
     @property
     def lacks_copies(self) -> bool:
-        """Whether a record stands alone, apart from the last one, whose copy a crash may have prevented."""
-        records = (record for file in self.files for record in file.records)
-        return any(not one.is_copy and not following.is_copy for one, following in itertools.pairwise(records))
+        """Whether a record stands alone, apart from the last one of an open log, whose copy a crash may have prevented."""
+        with_records = [file for file in self.files if file.records]
+        copies = [record.is_copy for file in with_records for record in file.records]
+        copies += [False for file in with_records[-1:] if file.closed]
+        return any(not one and not following for one, following in itertools.pairwise(copies))
 
     @property
     def unconfirmed_pages(self) -> list[PageEntry]:
@@ -338,7 +340,9 @@ def _batch_findings(file: LogFile, store: PurePath | None) -> Iterator[Finding]:
             if plain_entries(record.payload) is None:
                 decode_batch(record.payload)
         except BatchError as error:
-            yield make_finding(
+            found = make_finding(
                 Code.LOG_RECORD_CHECKSUM, file.path, f"a record of a right checksum is no write batch: {error}",
                 storage_directory=store, offset=record.offset, length=record.end - record.offset,
             )  # fmt: skip
+            # taking what is whole would give an intact record up
+            yield replace(found, remedy=None) if of_another_version(record.payload) else found

@@ -26,6 +26,7 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchE
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import (
     FileState,
+    PartitionView,
     SegmentView,
     TargetKind,
     read_segment_header,
@@ -47,7 +48,9 @@ from waltzctl.formats.segment import (
     HEADER_SIZE,
     INDEX_ENTRY,
     RECORD_HEADER,
+    SEGMENT_SUFFIX,
     entry_position,
+    parse_name,
 )
 
 MOST_JOINED = 10_000
@@ -127,6 +130,8 @@ class _Segment:
     index: PurePath
     size: int
     created: int
+    unread: DiskReadError | None = None
+    """Why it cannot be looked at, of a data file that is no regular one, or that the disk does not let be examined."""
 
 
 class ReplicaSegments:
@@ -140,9 +145,16 @@ class ReplicaSegments:
 
     def segments(self, partition: int) -> list[_Segment]:
         """The segments of a partition, in order.  Raises DiskReadError."""
+        return [one for one in self._named(partition) if one.unread is None]
+
+    def _named(self, partition: int) -> list[_Segment]:
+        """As `segments`, with those that cannot be looked at, which may hold records all the same."""
         if partition not in self._segments:
-            usable = (self._usable(segment, partition) for segment in self._listed(partition))
-            self._segments[partition] = [one for one in usable if one is not None]
+            view = self._listed(partition)
+            segments = () if view is None else view.data_segments
+            usable = [self._usable(segment, partition) for segment in segments]
+            usable += [] if view is None else [self._unlisted(path, partition) for path in view.special]
+            self._segments[partition] = sorted(filter(None, usable), key=lambda one: one.first)
         return self._segments[partition]
 
     def changed(self, paths: Collection[PurePath]) -> Iterator[PurePath]:
@@ -151,14 +163,14 @@ class ReplicaSegments:
             if state.path in paths and places.on_this_machine(state.path) and FileState.of(state.path) != state:
                 yield state.path
 
-    def _listed(self, partition: int) -> tuple[SegmentView, ...]:
+    def _listed(self, partition: int) -> PartitionView | None:
         """From the partition's directory alone: to list the whole replica for each partition would take their number squared."""
         try:
-            return view_partition(self.path / str(partition), partition).data_segments
+            return view_partition(self.path / str(partition), partition)
         except NotWaltzError:
             if not places.still_named(self.path / CONTROL_FILE_NAME):  # the replica itself is gone
                 raise
-            return ()
+            return None
 
     def _usable(self, view: SegmentView, partition: int) -> _Segment | None:
         header = read_segment_header(view.data)
@@ -172,12 +184,29 @@ class ReplicaSegments:
         self._states.append(view.data)
         return _Segment(first, view.data.path, view.index_path, view.data.size, header.created)
 
+    def _unlisted(self, path: PurePath, partition: int) -> _Segment | None:
+        parsed = parse_name(path.name)
+        if parsed is None or parsed[1] != SEGMENT_SUFFIX:
+            return None
+        try:
+            with places.open_source(path):
+                return self._usable(SegmentView(partition, parsed[0], FileState.of(path), None), partition)
+        except FileNotFoundError:
+            return None
+        except DiskReadError as error:
+            return _Segment(parsed[0], path, path, 0, 0, error)
+
     def _holding(self, partition: int, transaction_id: int) -> tuple[_Segment, int | None] | None:
-        """The segment that should hold an id, and the first id of the next segment (None: the last one); None when none does."""
-        segments = self.segments(partition)
+        """The segment that should hold an id, and the first id of the next segment (None: the last one); None when none does.
+
+        Raises DiskReadError.
+        """
+        segments = self._named(partition)
         place = bisect_right(segments, transaction_id, key=lambda segment: segment.first) - 1
         if place < 0:
             return None
+        if (unread := segments[place].unread) is not None:
+            raise unread
         return segments[place], segments[place + 1].first if place + 1 < len(segments) else None
 
     def record(self, partition: int, transaction_id: int) -> bytes | None:

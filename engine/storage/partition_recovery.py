@@ -31,7 +31,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.regular import special_kind
-from waltzctl.engine.errors import SyncFailedError
+from waltzctl.engine.errors import DiskReadError, SyncFailedError
 from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding
 from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, losses
@@ -413,7 +413,7 @@ def renew_last_index(directory: PurePath, partition: int) -> None:
     reach the disk for certain.  (The data file does not need this: its acknowledged records were synced before.)  Raises
     DiskWriteError, DiskReadError.
     """
-    for segment in view_partition(directory, partition).data_segments[-1:]:
+    for segment in _last_segment(directory, partition):
         if segment.index is not None:
             size = segment.index.size
             parts = (disk.read_range(segment.index_path, at, PIECE) for at in range(0, size, PIECE))
@@ -426,9 +426,21 @@ def renew_last_data(directory: PurePath, partition: int) -> None:
     After `settle_partition` could not sync it: whatever a process that died had written to it may be in the page cache only,
     marked clean, and the next sync would not fail.  Raises DiskWriteError, DiskReadError.
     """
-    for segment in view_partition(directory, partition).data_segments[-1:]:
+    for segment in _last_segment(directory, partition):
         with disk.WritableFile.open(segment.data_path) as file:
             write_again(file)
+
+
+def _last_segment(directory: PurePath, partition: int) -> tuple[SegmentView, ...]:
+    """The last segment, if there is one.
+
+    Raises DiskReadError for a file that could not be examined: it may be of the segment that is to be written again.
+    """
+    view = view_partition(directory, partition)
+    for path in view.special:
+        if FileState.of(path) is not None:
+            raise DiskReadError(path, None, OSError(0, "it could not be examined a moment ago"), doing="examine")
+    return view.data_segments[-1:]
 
 
 def sync_file(path: PurePath) -> None:

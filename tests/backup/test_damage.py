@@ -99,22 +99,27 @@ def test_every_page_that_is_damaged_is_named_and_mended(
     assert restored(place, "latest", tmp_path / "back", password=password) == digest(source)
 
 
+@pytest.mark.parametrize("backups", [0, 1])
 def test_a_vault_that_was_begun_with_each_record_once_has_them_twice_behind_its_next_backup(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, backups: int
 ) -> None:
-    """As earlier versions wrote it: one damaged byte of the log cost the configuration, and with it every backup."""
+    """As earlier versions wrote it: one damaged byte of the log cost the configuration, and with it every backup.
+
+    Of a vault without a backup, the one record in its log is the last one.
+    """
     with monkeypatch.context() as earlier:
         earlier.setattr(backup_creation, "VAULT_OPTIONS", PageOptions())
         path = vault(tmp_path)
-        before = backup(path, source)
+        before = [backup(path, source) for _ in range(backups)]
     assert not read_wal(path).written_twice
     head = backup(path, source)
     assert not read_wal(path).lacks_copies
+    assert any(file.name.is_checkpoint for file in read_wal(path).files)
     (checkpoint, *_) = sorted((path / "wal").iterdir())
     raw = bytearray(checkpoint.read_bytes())
     raw[60] ^= 1
     checkpoint.write_bytes(raw)
-    assert {one.id for one in VaultReader.open(path).heads()} == {before.id, head.id}
+    assert {one.id for one in VaultReader.open(path).heads()} == {one.id for one in (*before, head)}
 
 
 def test_who_verifies_keeps_each_piece_once_however_many_backups_need_it(tmp_path: Path, source: Path) -> None:

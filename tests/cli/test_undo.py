@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,10 @@ from waltzctl.commands import undo
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Overwrite
+from waltzctl.engine.durable.manifest import quarantine_directory
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.log.view import read_control
+from waltzctl.engine.repair import apply
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.formats.control import Layout
 
@@ -253,6 +257,19 @@ def test_a_mark_that_falls_is_said(storage: Path) -> None:
         answer = invoke("undo", storage, *arguments, "-q")
         assert answer.status == 0
         assert "partition 2: the local low-water mark goes back from 15 to 9" in answer.err
+
+
+def test_an_undo_of_a_repair_that_is_gone_meanwhile_is_refused(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert invoke("truncate", storage, "--partition", "2", "--after", "15", "--yes").status == 0
+    undo_repair = apply.undo_repair
+
+    def gone(path: Path, entry_id: str, **given: Any) -> apply.UndoneRepair:
+        shutil.rmtree(quarantine_directory(path) / entry_id)
+        return undo_repair(path, entry_id, **given)
+
+    monkeypatch.setattr(apply, "undo_repair", gone)
+    answer = invoke("undo", storage, "--yes")
+    assert (answer.status, "there is no repair" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize("fails", ["unlink", "sync_directory"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,15 @@ from tests.backup.vaults import backup, restored, settle, vault
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, segment_of
 from tests.cli.running import invoke
+from waltzctl.engine.backup import backup_creation
+from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.regular import is_named, special_kind
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.inspect.vouching import listing
+from waltzctl.engine.storage.failed_syncs import note_failed_sync, sync_failed
+from waltzctl.engine.storage.partition_recovery import settle_partition
+from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS
 
 
 @pytest.fixture
@@ -81,6 +89,39 @@ def test_a_backup_leaves_out_no_file_that_could_not_be_examined(
             assert restored(kept, "latest", tmp_path / f"restored-{times}") == digest(storage)
 
 
+def test_a_blob_file_that_cannot_be_examined_costs_no_backup_that_is_in_others(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = vault(tmp_path)
+    backup(kept, storage)
+    (first,) = invoke("backup", "list", kept, "--format", "ndjson").only("backup")
+    with monkeypatch.context() as patch:
+        patch.setattr(backup_creation, "VAULT_OPTIONS", replace(VAULT_OPTIONS, blob_limit=8192))
+        backup(kept, settle(build_directory(tmp_path / "other", {0: 70}, local_low_water_mark=9)))
+    fail(monkeypatch, max((kept / "blob").iterdir()))
+    assert invoke("backup", "verify", kept).status == 14
+    assert len(invoke("backup", "list", kept, "--format", "ndjson").only("backup")) == 2
+    assert invoke("verify", f"vault:{kept}::{first['id']}").status == 0
+    assert restored(kept, first["id"], tmp_path / "restored") == digest(storage)
+
+
+@pytest.mark.parametrize("name", [segment_of, index_of])
+@pytest.mark.parametrize("times", [1, 1 << 30])
+def test_a_segment_to_be_written_again_that_cannot_be_examined_stays_noted(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, name: Callable[..., Path], times: int
+) -> None:
+    """The one before it was written again, and what the page cache alone had of this one counted as durable then."""
+    (storage / disk.STATE_DIRECTORY).mkdir(exist_ok=True)
+    note_failed_sync(storage, 0)
+    with monkeypatch.context() as patch:
+        fail(patch, name(storage, 0, 50), times=times)
+        with pytest.raises(DiskReadError, match="cannot examine"):
+            settle_partition(storage / "0", 0)
+        assert sync_failed(storage, 0)
+    settle_partition(storage / "0", 0)
+    assert not sync_failed(storage, 0)
+
+
 def test_a_manifest_leaves_out_no_file_that_cannot_be_examined(
     storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,5 +183,79 @@ def test_what_a_replica_may_hold_that_cannot_be_read_is_not_given_up(
         assert (refused.status, away in refused.out, "nothing was given up" in refused.out) == (4, True, True)
         after = digest(storage)
         assert {name: after[name] for name in before} == before
+    assert invoke("recover", storage, "--from", replica, "--yes").status == 0
+    assert invoke("verify", storage).status == 0
+
+
+def test_a_partition_whose_records_are_not_given_up_has_no_step_that_gives_others_up(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told, and not done: or only some of it, where files of the partition had been planned for before."""
+    replica = Path(shutil.copytree(storage, tmp_path / "replica"))
+    damage_record(segment_of(replica, 0, 0), 20)
+    damage_record(segment_of(storage, 0, 0), 20)
+    damage_record(segment_of(storage, 0, 50), 5)
+    index_of(storage, 1, 0).unlink()
+    fail(monkeypatch, segment_of(replica, 0, 50))
+    arguments = ("recover", storage, "--from", replica, "--allow-data-loss", "--format", "ndjson")
+    (plan,) = invoke(*arguments, "--dry-run").only("plan")
+    assert {one["partition"] for one in plan["steps"]} == {1}
+    assert "nothing was given up" in plan["undecided"][0]["message"]
+    assert invoke(*arguments, "--yes").status == 5
+    assert index_of(storage, 1, 0).exists()
+
+
+@pytest.mark.parametrize("with_index", [False, True])
+@pytest.mark.parametrize("how", ["unexaminable", "directory"])
+def test_a_replica_whose_end_cannot_be_examined_does_not_vote_for_an_earlier_one(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, with_index: bool
+) -> None:
+    """It acknowledged transactions 50 to 59 with the third one, which was told to cut them."""
+    second, third = (Path(shutil.copytree(storage, tmp_path / name)) for name in ("second", "third"))
+    files = (segment_of(second, 0, 50), index_of(second, 0, 50))
+    for one in (segment_of(storage, 0, 50), index_of(storage, 0, 50)):
+        one.unlink()
+    if how == "directory":
+        for one in files[: 2 - with_index]:
+            one.unlink()
+            one.mkdir()
+    else:
+        fail(monkeypatch, *files[: 2 - with_index])
+    answer = invoke("compare", storage, second, third, "--plan-dir", tmp_path / "plans", "--format", "ndjson")
+    found = answer.only("partition-comparison")[0]
+    assert [one["cut_after"] for one in found["replicas"]] == [None] * 3
+    assert found["replicas"][1]["state"] == "damaged"
+    before = digest(third)
+    assert invoke("recover", third, "--replicas", storage, "--replicas", second, "--yes").status in (0, 4)
+    assert digest(third) == before
+
+
+@pytest.mark.parametrize("how", ["unexaminable", "forbidden", "link"])
+@pytest.mark.parametrize("hidden", [0, 50])
+def test_what_stands_in_a_file_of_a_replica_that_cannot_be_examined_is_not_given_up(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: int, how: str
+) -> None:
+    """What the replica's other files prove is taken."""
+    replica = Path(shutil.copytree(storage, tmp_path / "replica"))
+    damage_record(segment_of(storage, 0, 0), 20)
+    before, away = digest(storage), segment_of(replica, 0, hidden)
+    with monkeypatch.context() as patch:
+        if how == "link":  # to a disk that is not mounted
+            away.rename(tmp_path / "elsewhere")
+            away.symlink_to(tmp_path / "unmounted" / "elsewhere")
+        else:
+            fail(patch, away, index_of(replica, 0, hidden), error=errno.EIO if how == "unexaminable" else errno.EACCES)
+        if hidden == 0:
+            left = invoke("recover", storage, "--from", replica, "--yes")
+            assert (left.status, "--allow-data-loss" in left.out) == (4, False)
+            refused = invoke("recover", storage, "--from", replica, "--allow-data-loss", "--yes")
+            assert (refused.status, str(away) in refused.out, "nothing was given up" in refused.out) == (4, True, True)
+            after = digest(storage)
+            assert {name: after[name] for name in before} == before
+        else:
+            assert invoke("recover", storage, "--from", replica, "--yes").status == 0
+    if how == "link":
+        away.unlink()
+        (tmp_path / "elsewhere").rename(away)
     assert invoke("recover", storage, "--from", replica, "--yes").status == 0
     assert invoke("verify", storage).status == 0

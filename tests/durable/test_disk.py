@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from waltzctl.engine.durable import disk, ownership
-from waltzctl.engine.errors import DiskFullError, DiskWriteError
+from waltzctl.engine.errors import DiskFullError, DiskWriteError, SyncFailedError
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,28 @@ def test_what_a_file_server_tells_only_when_a_file_is_closed_names_the_file(
     with pytest.raises(DiskFullError, match=f"{path}: cannot close: Disk quota exceeded"):
         file.close()
     file.close()
+
+
+def test_a_file_that_cannot_be_closed_either_hides_no_failed_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which whoever is told of it notes for the next process."""
+    (tmp_path / "f").touch()
+
+    real = os.close
+
+    def failing(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def closing(descriptor: int) -> None:
+        real(descriptor)
+        failing(descriptor)
+
+    file = disk.WritableFile.open(tmp_path / "f")
+    monkeypatch.setattr(os, "fdatasync", failing)
+    monkeypatch.setattr(os, "close", closing)
+    with pytest.raises(SyncFailedError), file:
+        file.sync()
+    with pytest.raises(DiskWriteError, match="cannot close"), disk.WritableFile.open(tmp_path / "f"):
+        pass
+    monkeypatch.undo()

@@ -15,6 +15,7 @@ from tests.cli.running import ROOT, environment
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.durable.execution import check_edits
 from waltzctl.engine.durable.mounts import is_mount, mount_of
+from waltzctl.engine.errors import DiskReadError
 
 PROGRAM = """
 import os, sys
@@ -55,7 +56,7 @@ def test_a_directory_that_cannot_be_opened_does_not_pass_for_another_mount(
         return real(path, flags, *given, **named)
 
     monkeypatch.setattr(os, "open", failing)
-    with pytest.raises(OSError, match=r"\.waltzctl"):
+    with pytest.raises(DiskReadError, match=r"\.waltzctl"):
         check_edits(tmp_path, [Remove(tmp_path / "file")], frozenset())
 
 

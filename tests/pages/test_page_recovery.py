@@ -59,6 +59,7 @@ def test_records_of_another_version_are_left_to_the_program_that_wrote_them(
             use(path)
         assert "use the program that wrote them" in str(refused.value.advice)
         assert "skip-damaged" not in str(refused.value.advice)
+    assert [one.remedy for one in verify_store(path).findings] == [None]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePath
+from typing import Any
 
 import pytest
 
@@ -200,6 +201,28 @@ def test_what_was_mended_is_told(tmp_path: Path) -> None:
         assert codes(partition.mended) == ["index-entry", "index-missing", "index-orphan", "torn-tail"]
         assert set(partition.mended) <= set(partition.findings)
         assert len(partition.undo_ids) == 1
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+def test_a_partition_whose_place_cannot_be_looked_at_when_it_is_to_be_mended_keeps_no_other_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    build_directory(tmp_path / "d", {0: 5, 1: 5}, local_low_water_mark=-1)
+    path = tmp_path / "d" / "0" / "0000000000000000000.seg"
+    os.truncate(path, path.stat().st_size - 1)
+    real = os.open
+
+    def failing(place: Any, flags: int, *given: Any, **named: Any) -> int:
+        if flags & os.O_PATH and Path(place) == path.parent:
+            raise OSError(error, os.strerror(error), str(place))
+        return real(place, flags, *given, **named)
+
+    monkeypatch.setattr(os, "open", failing)
+    with StorageDirectory.open(tmp_path / "d") as storage:
+        assert [storage.partition(number).condition.writable for number in (0, 1)] == [False, True]
+    monkeypatch.undo()
+    with StorageDirectory.open(tmp_path / "d") as storage:
+        assert storage.partition(0).condition.writable
 
 
 def test_of_a_quarantined_partition_nothing_was_mended(tmp_path: Path) -> None:

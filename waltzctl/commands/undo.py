@@ -292,8 +292,8 @@ def _say_if_done(error: WaltzError, storage: Path, entry_id: str) -> None:
     """
     from waltzctl.engine.durable.manifest import RepairState
 
-    (now,) = (one for one in _entries(storage, None, None) if one.id == entry_id)
-    if now.state in (RepairState.UNDONE, RepairState.ROLLED_BACK):
+    over = (RepairState.UNDONE, RepairState.ROLLED_BACK)
+    if any(one.id == entry_id and one.state in over for one in _entries(storage, None, None)):  # it may be gone as well
         done = f"{entry_id} is taken back all the same: another undo without an id takes back the repair before it"
         error.advice = f"{error.advice}; {done}" if error.advice else done
 
