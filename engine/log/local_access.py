@@ -47,8 +47,13 @@ class LocalAccess:
         return found
 
     def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
-        """Raises OSError."""
-        return {name: self.kind(path / name) for name in self.names(path)}
+        """Raises OSError.
+
+        By what the directory says of its entries.  One of which it does not say enough, and that cannot be examined, counts as a
+        directory: whoever lists it gets the error, and only for that one.
+        """
+        with os.scandir(path) as entries:
+            return {entry.name: _kind_of(entry) for entry in sorted(entries, key=lambda entry: entry.name)}
 
     def modified_ns(self, path: PurePath) -> int | None:
         """The directory's modification time."""
@@ -87,3 +92,14 @@ class LocalAccess:
 
 
 FILES = LocalAccess()
+
+
+def _kind_of(entry: os.DirEntry[str]) -> PlaceKind | None:
+    try:
+        if entry.is_dir():
+            return PlaceKind.DIRECTORY
+        if entry.is_file():
+            return PlaceKind.FILE
+        return PlaceKind.SPECIAL if not entry.is_symlink() or os.path.exists(entry.path) else None
+    except OSError:
+        return PlaceKind.DIRECTORY

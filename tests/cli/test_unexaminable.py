@@ -259,3 +259,31 @@ def test_what_stands_in_a_file_of_a_replica_that_cannot_be_examined_is_not_given
         (tmp_path / "elsewhere").rename(away)
     assert invoke("recover", storage, "--from", replica, "--yes").status == 0
     assert invoke("verify", storage).status == 0
+
+
+@pytest.fixture
+def without_disk(storage: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Partition 1 is on a disk of its own, which does not answer any more."""
+    gone = os.fspath(storage / "1")
+
+    def failing(call: Any) -> Any:
+        def examine(path: Any = ".", *arguments: Any, **named: Any) -> Any:
+            if not isinstance(path, int) and f"{os.fspath(path)}/".startswith(f"{gone}/"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
+            return call(path, *arguments, **named)
+
+        return examine
+
+    for name in ("stat", "lstat", "listdir", "scandir", "open"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+    return storage
+
+
+@pytest.mark.parametrize("command", ["verify", "status", "stats", "dump"])
+def test_a_partition_on_a_disk_that_does_not_answer_hides_no_other(without_disk: Path, command: str) -> None:
+    answer = invoke(command, without_disk, "--format", "ndjson")
+    alone = invoke(command, without_disk, "--partition", "0", "--format", "ndjson")
+    assert (alone.status, answer.status) == (0, 14)
+    assert str(without_disk / "1") in answer.err + answer.out
+    shown = answer.out.replace(" ", "")
+    assert ('"records":60' if command == "verify" else '"partition":0') in shown
