@@ -2483,7 +2483,6 @@ _FAR_APART = "if stop - start.offset > 4 * CHUNK:"
 _IN_FRONT = "if not _meets(span, (0, max(1, first.first))):"
 _WHOLE_SCOPES = "whole = [scope.storage for scope in scopes if scope.whole and scope.storage is not None]"
 _LATER = "return segment[0] < self._manifest.header.num_partitions and segment[1] > ends.get(segment[0], -1)"
-_RISEN = "if mark is not None and first is not None and mark >= first:"
 _AT_THE_STOP = "of what begins there nothing is taken"
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
 _FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
@@ -2809,13 +2808,6 @@ _INSPECT = (
             "pieces of one size or of another hold the same records",
         )
         for old, new in ((">", ">="), ("4 * CHUNK", "(4 * CHUNK) + 1"), ("4", "3"), ("4", "5"), ("*", "//"), ("-", "+"))
-    ),
-    Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun.promised",
-        _RISEN,
-        _RISEN.replace(">= first", ">= (first) - 1"),
-        "a mark in front of that transaction stays what it is",
     ),
     *(
         Equivalent(
