@@ -88,8 +88,10 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
             advice="name partitions that are there; waltzctl status shows which should be",
         )
     live = places.lock_holder(path, view.control_path) is not None
-    content = None if view.control_state is None else unmarked(_read_stable(view.control_path))
-    numbers = None if content is None else places.file_numbers(view.control_path)
+    state = view.control_state
+    content = None if state is None else unmarked(_read_stable(view.control_path))
+    # those of before it was read, with which `check_not_replaced` compares: behind it they may be those of other marks
+    numbers = None if state is None else FileNumbers(state.size, state.modified_ns, state.inode)
     return SourceDirectory(
         path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control), partitions
     )

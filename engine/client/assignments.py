@@ -15,6 +15,7 @@ from typing import Any
 from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError, MismatchError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.addresses import Address, parse_address
+from waltzctl.engine.net.configuration_file import UNFIT
 from waltzctl.engine.node.cluster_metadata import read_znodes
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
@@ -107,13 +108,7 @@ def _parse(path: Path, data: bytes) -> Any:
             return None if top is None else loader.construct_document(top)
         finally:
             loader.dispose()
-    except (
-        yaml.YAMLError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # a value does not fit its tag
+    except (yaml.YAMLError, RecursionError, *UNFIT) as error:
         place = " ".join(str(error).split())
         raise InvalidRequestError(f"{path}: neither JSON nor YAML: {place}") from None
 

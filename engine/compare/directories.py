@@ -46,7 +46,8 @@ class Member:
 class Directories:
     """The given directories, in that order, and the cluster key and number of partitions that their control files share.
 
-    `held`: whether a process has the directory locked.  `ledgers`: accepted losses.  Both by directory.
+    `held`: whether a process has the directory locked.  `ledgers`: accepted losses.  `stood`: device and inode before it was
+    listed.  All by directory.
     """
 
     views: tuple[StorageView, ...]
@@ -54,6 +55,7 @@ class Directories:
     num_partitions: int
     held: tuple[bool, ...]
     ledgers: tuple[Ledger, ...]
+    stood: tuple[tuple[int, int] | None, ...]
 
     def members(self, partition: int) -> tuple[Member, ...]:
         """The replicas of a partition; a replica's number is its place in the result."""
@@ -112,8 +114,8 @@ class Directories:
     def runs(self, partitions: Collection[int]) -> tuple[dict[int, PartitionRun], ...]:
         """The `PartitionRun`s of each directory by partition, for findings about a partition as a whole."""
         found: list[dict[int, PartitionRun]] = []
-        for view, held, ledger in zip(self.views, self.held, self.ledgers, strict=True):
-            scope = Scope(view.path, view.control_path, whole=True, place=place_of(view.path))
+        for view, held, ledger, place in zip(self.views, self.held, self.ledgers, self.stood, strict=True):
+            scope = Scope(view.path, view.control_path, whole=True, place=place)
             for number, listed in view.partitions.items():
                 partition = scope.partition(listed.path, number)
                 partition.whole, partition.view = True, listed
@@ -166,6 +168,7 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
         if (earlier := known.get(places.identity(path))) is not None:
             raise InvalidRequestError(f"{path}: the same directory as {earlier}; a replica is compared with others")
         known[places.identity(path)] = path
+    stood = tuple(place_of(path) for path in paths)
     views = tuple(_view(path, partitions) for path in paths)
     controls = [(view.path, view.control) for view in views if view.control is not None]
     if not controls:
@@ -191,7 +194,7 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
         check_partitions(longest, partitions)
     held = tuple(places.lock_holder(view.path, view.control_path) is not None for view in views)
     ledgers = tuple(read_ledger(view.path) for view in views)
-    return Directories(views, reference.header.cluster_key, len(longest.partitions), held, ledgers)
+    return Directories(views, reference.header.cluster_key, len(longest.partitions), held, ledgers, stood)
 
 
 def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:

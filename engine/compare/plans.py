@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, ReplicaStanding
 from waltzctl.engine.compare.states import replaced_ranges
-from waltzctl.engine.errors import InvalidRequestError, WaltzError
+from waltzctl.engine.errors import InvalidRequestError, StalePlanError, WaltzError
+from waltzctl.engine.inspect.targets import place_of
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.arguments import Agreed
@@ -37,7 +39,8 @@ def look_at(directories: Sequence[PurePath], partitions: Collection[int] | None)
     for path in directories:
         if places.on_this_machine(path):
             with contextlib.suppress(WaltzError, OSError):
-                found[path] = note(places.local(places.absolute(path)), partitions)
+                place = place_of(path)
+                found[path] = replace(note(places.local(places.absolute(path)), partitions), place=place)
     return found
 
 
@@ -54,13 +57,20 @@ def plans(
     is stale, as the comparison may not know what it would cut.  `allow_data_loss`: plans may cut and replace records at or below
     a local low-water mark, and give up what cannot be restored.
 
-    Raises InvalidRequestError for a URL, NotWaltzError for a directory that went away, DiskReadError.
+    Raises InvalidRequestError for a URL, StalePlanError for a directory that is no longer where it was seen: each plan rests on
+    the votes of all of them.  Also raises NotWaltzError for a directory that went away, DiskReadError.
     """
     for path in directories:
         if not places.on_this_machine(path):
             raise InvalidRequestError(
                 f"{path}: plans are made for files of this machine",
                 advice="copy the storage directory here, or mount it",
+            )
+    for path, noted in seen.items():
+        if noted.place is not None and place_of(path) != noted.place:
+            raise StalePlanError(
+                f"{path}: was moved, or another one was put in its place, while it was compared; nothing was modified",
+                advice="bring it back, and compare again",
             )
     found: list[Repair] = []
     for path in directories:

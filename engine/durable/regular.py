@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from waltzctl.engine.errors import DiskReadError
 
-_NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 """Errors of stat(2) which say that no file has this path.  Any other one says nothing about that."""
 
 
@@ -57,7 +57,7 @@ def file_numbers(path: PurePath | str) -> FileNumbers | None:
     try:
         status = os.stat(path)
     except OSError as error:
-        if error.errno in _NOTHING_THERE or error.errno == errno.EACCES:
+        if error.errno in NOTHING_THERE or error.errno == errno.EACCES:
             return None
         raise DiskReadError(path, None, error, doing="examine") from error
     if not stat.S_ISREG(status.st_mode):
@@ -76,7 +76,7 @@ def special_kind(path: PurePath | str) -> str | None:
         try:
             mode = os.lstat(path).st_mode
         except OSError as error:
-            return None if error.errno in _NOTHING_THERE else f"an entry that cannot be examined ({error.strerror})"
+            return None if error.errno in NOTHING_THERE else f"an entry that cannot be examined ({error.strerror})"
         return kind_of(mode) if stat.S_ISLNK(mode) else None
     return None if stat.S_ISREG(mode) else kind_of(mode)
 
@@ -86,7 +86,7 @@ def is_named(path: PurePath | str) -> bool:
     try:
         os.lstat(path)
     except OSError as error:
-        return error.errno not in _NOTHING_THERE
+        return error.errno not in NOTHING_THERE
     return True
 
 

@@ -63,6 +63,7 @@ class PartitionRun:
         self._reports: list[SegmentReport] = []
         self._seen: set[tuple[Code, PurePath | str, int | None]] = set()
         self._proven: tuple[PartitionView | None, Evidence] | None = None
+        self._unlisted: DiskReadError | None = None  # why the directory could not be listed when it was tried last
         self._ordered: tuple[tuple[SegmentJob, ...], tuple[SegmentJob, ...]] | None = None
         """A value of `jobs`, and the same jobs by the ids with which their segments begin."""
         self._template = SegmentJob(
@@ -212,8 +213,9 @@ class PartitionRun:
             yield self._context.finding(Code.READ_ERROR, self._partition.path, str(error))
         elif self._partition.whole:
             yield from placement_findings(self._context, self._partition.view, self._count)
-            if self._partition.view is not None:
-                yield from special_findings(self._context, self._partition.view)
+        if self._partition.view is not None:
+            found = special_findings(self._context, self._partition.view)
+            yield from (one for one in found if self._partition.names(PurePath(one.path)))
 
     def add(self, report: SegmentReport) -> Iterator[Finding]:
         """Add the report of the next job; returns its findings."""
@@ -244,10 +246,12 @@ class PartitionRun:
         reports = self._reports
         found = list(join_findings(self._context, reports, self.proven()))
         for _ in range(ATTEMPTS):
-            if not found or self.unchanged(view, reports):
+            # a segment that is gone has no findings: what is there in its place has to be looked at
+            if not (found or any(one.gone for one in reports)) or self.unchanged(view, reports):
                 break
             again = self._view_again()
             if again is None:
+                yield from self.moved()  # otherwise the partition was removed, which is no loss
                 return
             self._partition.view = view = _up_to(again, self._latest)
             reports = [check_again(job) for job in self._scope.segment_jobs(self._partition, self._template)]
@@ -304,11 +308,17 @@ class PartitionRun:
         return None if current is None else current.local_low_water_mark
 
     def moved(self) -> Iterator[Finding]:
-        """The finding that the storage directory was moved or replaced: what is not found any more was not looked at."""
-        storage = self._scope.storage
-        if storage is not None and self._scope.moved():
+        """The finding that the root of the scope was moved or replaced, or that the partition cannot be listed any more.
+
+        What is not found any more was not looked at.
+        """
+        if self._unlisted is not None:
+            yield self._context.finding(Code.READ_ERROR, self._partition.path, str(self._unlisted))
+            self._unlisted = None
+        root = self._scope.root
+        if root is not None and self._scope.moved():
             said = "the directory was moved, or another one was put in its place, while it was read: not everything was examined"
-            yield self._context.finding(Code.READ_ERROR, storage, said)
+            yield self._context.finding(Code.READ_ERROR, root, said)
 
     def losses(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
         """Accepted losses of which transactions are still missing; none if the partition is unassigned and has no directory.
@@ -361,10 +371,14 @@ class PartitionRun:
         )
 
     def _view_again(self) -> PartitionView | None:
+        self._unlisted = None
         try:
             return view_partition(self._partition.path, self._partition.number)
-        except (DiskReadError, NotWaltzError):
-            return None
+        except DiskReadError as error:
+            self._unlisted = error
+        except NotWaltzError:
+            pass
+        return None
 
     def orphans(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
         """Findings about indexes without a data file.  Raises CutShort.
@@ -433,7 +447,7 @@ class PartitionRun:
         return check_segment(job, ENDS_ONLY, self._limits)
 
     def look_again(self) -> bool:
-        """List the directory again, without segments that were begun since; False where the directory is gone."""
+        """List the directory again, without segments that were begun since; False where it is gone, or cannot be listed."""
         again = self._view_again()
         if again is None:
             return False

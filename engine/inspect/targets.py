@@ -70,7 +70,7 @@ class Scope:
     `partitions`      by a key that is the same for all paths to a directory
     `temporary`       files in `storage` that a process was writing when it ended
     `unknown`         other entries in `storage` that are not part of Waltz
-    `place`           device and inode of `storage` before it was listed; None where they are not known
+    `place`           device and inode of `root` before it was listed; None where they are not known
     ================= ==========================================================================================
     """
 
@@ -83,9 +83,14 @@ class Scope:
     unknown: tuple[PurePath, ...] = ()
     place: tuple[int, int] | None = None
 
+    @property
+    def root(self) -> PurePath | None:
+        """The storage directory, or the partition directory outside of one; None for a control file outside of one."""
+        return next((one.path for one in self.partitions.values()), None) if self.storage is None else self.storage
+
     def moved(self) -> bool:
-        """Whether `storage` is no longer where it was, or another directory is; True once only."""
-        if self.storage is None or self.place is None or place_of(self.storage) == self.place:
+        """Whether `root` is no longer where it was, or another directory is; True once only."""
+        if self.root is None or self.place is None or place_of(self.root) == self.place:
             return False
         self.place = None
         return True
@@ -193,8 +198,8 @@ def place_of(directory: PurePath) -> tuple[int, int] | None:
 
 
 def _look(scope: Scope, partitions: Collection[int] | None) -> None:
-    if scope.storage is not None:
-        scope.place = place_of(scope.storage)
+    if scope.root is not None:
+        scope.place = place_of(scope.root)
     if scope.whole:
         assert scope.storage is not None
         _look_at_storage(scope, scope.storage, partitions)

@@ -103,6 +103,7 @@ def losses_behind(run: PartitionRun, span: Span) -> Iterator[Finding]:
     missing: tuple[BelowMark | BelowProof, ...] = ()
     if run.whole:
         missing = tuple(one for one in _at_the_end(run, span) if _meets(span, *one.ids))
+        yield from run.moved()  # of a directory that went meanwhile nothing is missing
         yield from (loss_finding(one, run.context.where) for one in missing)
     counted, ranges = run.ids_counted_with(missing), run.listed_alone()
     listed = dict(ranges)

@@ -101,5 +101,5 @@ def _kind_of(entry: os.DirEntry[str]) -> PlaceKind | None:
         if entry.is_file():
             return PlaceKind.FILE
         return PlaceKind.SPECIAL if not entry.is_symlink() or os.path.exists(entry.path) else None
-    except OSError:
-        return PlaceKind.DIRECTORY
+    except OSError as error:
+        return None if error.errno in regular.NOTHING_THERE else PlaceKind.DIRECTORY

@@ -21,6 +21,8 @@ MAX_DEPTH = 16
 """Levels of nested keys."""
 MAX_KEYS = 100_000
 """Keys of a file, those below an alias counted each time: a few lines of aliases to aliases could make billions."""
+UNFIT = (ValueError, OverflowError, TypeError, LookupError, AttributeError)
+"""What PyYAML raises for a value that does not fit its tag, or that nothing can hold, besides errors of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _value(loader: Any, node: Any, place: str) -> object:
     """The value of a YAML node; `place` begins the message of InvalidRequestError for a value that does not fit its type."""
     try:
         return loader.construct_object(node, deep=True)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InvalidRequestError(f"{place}: {error}") from None
-    except (LookupError, AttributeError):  # a value that does not fit its explicit tag
+    except UNFIT:  # a value that does not fit its explicit tag
         raise InvalidRequestError(f"{place}: this is no {node.tag.rpartition(':')[2]}") from None

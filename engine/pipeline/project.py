@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.net.configuration_file import UNFIT
 from waltzctl.engine.pipeline.decoding import Decoder, load_decoder
 from waltzctl.engine.pipeline.table_formats import TABLE_FORMATS, merges_changes
 from waltzctl.engine.shell_words import shell_quote
@@ -146,7 +147,7 @@ def open_project(directory: Path) -> Project:
         )
     try:
         said: Any = yaml.safe_load(spec.read_text(encoding="utf-8"))
-    except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, RecursionError, *UNFIT) as error:
         raise InvalidRequestError(f"{spec}: {' '.join(str(error).split())}", advice="mend the file") from error
     if not isinstance(said, dict):
         raise InvalidRequestError(f"{spec}: it is no mapping", advice="compare with what waltzctl pipeline init writes")

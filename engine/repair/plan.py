@@ -101,10 +101,12 @@ class NotedFiles:
     """What was noted of files before they were read.
 
     `listings`: as in `Binding`, by partition; None: beside the partitions.  `digests`: SHA-256 of a file; None: it is not there.
+    `place`: device and inode of the directory before; None where nobody asked.
     """
 
     listings: dict[int | None, list[FileSeen]] = field(default_factory=dict)
     digests: dict[PurePath, str | None] = field(default_factory=dict)
+    place: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,8 @@ class PlanDraft:
         """Note the files that the planner is going to read, unless that was done earlier.  Raises DiskReadError."""
         asked = self.arguments
         if not self.seen.listings:
-            none = asked.partitions is None and (asked.forget_losses or asked.forget_journal)
+            # a roll-back may be of other partitions, and what it does is in its entry
+            none = self.roll_back or (asked.partitions is None and (asked.forget_losses or asked.forget_journal))
             self.seen = note(self.storage, () if none else asked.partitions)
 
     def reads(self, path: PurePath) -> None:
@@ -332,6 +335,9 @@ class PlanDraft:
         check_edits(self.storage, self.edits, STATE_FILES)
         partitions = tuple(sorted(self.partitions))
         sources = tuple(sorted(self.sources))
+        for path in sources:  # which may take minutes, so that whether they are what was read is asked behind it
+            if path not in self.seen.digests:
+                self.seen.digests[path] = _digest(path)
         for replica in replicas:
             # what is there now is not what was read: no file has this digest, so that the plan is stale
             self.seen.digests.update(dict.fromkeys(replica.changed(self.sources)))

@@ -131,7 +131,10 @@ def load_plan(file: PurePath) -> AnyRepair:
     if repair.plan.hash != wanted:
         raise StalePlanError(
             f"{file}: the files of {path} are no longer those that the plan was made for; nothing was modified",
-            advice="make the plan again with --dry-run",
+            # what the replicas agreed on, no --dry-run of one of them finds out
+            advice="compare the replicas again with --plan-dir"
+            if arguments.agreed
+            else "make the plan again with --dry-run",
         )
     if steps != PLAN.keys(repair.plan)["steps"]:
         raise StalePlanError(

@@ -71,11 +71,11 @@ def plan_recover(
         allow_data_loss=allow_data_loss,
         agreed=tuple(agreed),
     )
+    if (first := plan_roll_back(COMMAND, path, arguments)) is not None:
+        return first
     # a copy: other plans may be bound to the same
     noted = NotedFiles() if seen is None else NotedFiles({**seen.listings}, {**seen.digests})
     draft = PlanDraft(COMMAND, path, local(target.storage), arguments, seen=noted)
-    if (first := plan_roll_back(COMMAND, path, arguments)) is not None:
-        return first
     view = view_storage(target.storage, partitions)
     if view.control is not None and opens(view.control):
         refuse_marked(draft.storage)

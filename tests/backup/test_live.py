@@ -421,6 +421,24 @@ def test_a_repair_behind_the_reading_of_the_control_file_is_noticed(
     assert [one for one in verify((tmp_path / "back",)) if isinstance(one, Finding)] == []
 
 
+def test_a_repair_as_soon_as_the_control_file_was_read_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compared in the end is the file as it was before it was read, and not as it is behind that."""
+    source, place = build_directory(tmp_path / "source", {0: 30}, local_low_water_mark=25), vault(tmp_path)
+    read = source_files._read_stable
+
+    def read_and_truncated(path: Path) -> bytes:
+        content = read(path)
+        if not list_entries(source):
+            apply(plan_truncate(source, partition=0, after=9, allow_data_loss=True), arguments=[])
+        return content
+
+    monkeypatch.setattr(source_files, "_read_stable", read_and_truncated)
+    with pytest.raises(SourceChangedError, match=r"waltz-storage\.ctl: it is another one now"):
+        backup(place, source)
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_a_file_that_is_gone_when_its_turn_comes_is_told(
     tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, *, live: bool

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.builders import build_directory
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.running import Answer, invoke, on_terminal
-from waltzctl.engine.compare import compare
+from waltzctl.engine.compare import compare, directories
 from waltzctl.formats.segment import SEGMENT_HEADER
 
 PARTITIONS = 2
@@ -88,7 +89,41 @@ def test_what_came_while_the_replicas_were_compared_is_not_cut(tmp_path: Path, m
         refused = invoke("recover", replicas[0], "--plan", plan, *more)
         assert refused.status == 13
         assert "no longer those that the plan was made for" in refused.err
+        assert "compare the replicas again with --plan-dir" in refused.err
     assert [one["last_transaction_id"] for one in ends(replicas[0])] == [10, 12]
+
+
+@pytest.mark.parametrize("when", ["before the votes", "behind the votes"])
+@pytest.mark.parametrize("command", ["recover", "compare"])
+def test_a_replica_in_whose_place_another_one_is_put_meanwhile_has_no_vote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, command: str
+) -> None:
+    """A stale copy was mounted over it: with that one's vote, what a quorum had acknowledged was cut in the others."""
+    replicas = [build_directory(tmp_path / name, {0: last}, local_low_water_mark=9) for name, last in STALE.items()]
+    members = directories.Directories.members
+
+    def replaced() -> None:
+        if not (tmp_path / "away").exists():
+            replicas[1].rename(tmp_path / "away")
+            build_directory(replicas[1], {0: 25}, local_low_water_mark=9)
+
+    def members_of(one: directories.Directories, partition: int) -> tuple[directories.Member, ...]:
+        if when == "before the votes":
+            replaced()
+        found = members(one, partition)
+        replaced()
+        return found
+
+    monkeypatch.setattr(directories.Directories, "members", members_of)
+    planned = ("--plan-dir", tmp_path / "plans")
+    refused = recover(replicas, "--yes") if command == "recover" else invoke("compare", *replicas, *planned)
+    assert (refused.status, (tmp_path / "plans").exists()) == (13, False)
+    assert "the directory was moved, or another one was put in its place, while it was read" in refused.out
+    assert "was moved, or another one was put in its place, while it was compared; nothing was modified" in refused.err
+    assert ends(replicas[0])[0]["last_transaction_id"] == 39
+
+
+STALE = {"a": 40, "b": 40, "c": 30}
 
 
 def ends(replica: Path) -> list[dict[str, Any]]:

@@ -306,3 +306,16 @@ def test_a_ready_file_is_a_plain_file(storage: Path, tmp_path: Path, kind: str) 
     assert answer.status == 2
     assert kind in answer.err
     assert special_kind(target) == kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_that_is_named_alone_tells_of_what_stands_in_the_place_of_its_data_file(
+    tmp_path: Path, kind: str
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20)
+    (storage / SEGMENT).unlink()
+    KINDS[kind](storage / SEGMENT)
+    answer = invoke("verify", storage / INDEX)
+    assert answer.status != 0
+    assert "special-file" in answer.out
+    assert "special-file" not in invoke("verify", storage / f"0/{index_name(0)}").out

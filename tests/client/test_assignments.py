@@ -66,6 +66,9 @@ def test_json_and_yaml_are_read(tmp_path: Path, text: str) -> None:
         ("10.0.0.7:55280: 2020-99-99", "neither JSON nor YAML"),
         ("10.0.0.7:55280: !!bool foo", "neither JSON nor YAML"),
         ("10.0.0.7:55280: !!timestamp foo", "neither JSON nor YAML"),
+        ("10.0.0.7:55280: !!timestamp {=: 1}", "neither JSON nor YAML"),
+        ('"\\UFFFFFFFF": [0]', "neither JSON nor YAML"),
+        ("10.0.0.7:55280: 1" + ":59" * 400 + ".5", "neither JSON nor YAML"),
     ],
 )
 def test_what_is_no_assignment_is_refused(tmp_path: Path, text: str, why: str) -> None:

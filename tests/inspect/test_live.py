@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from tests.builders import build_directory, make_records, segment_header
 from tests.cli.running import invoke
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.inspect import partition_runs
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_index, dump_records
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -22,6 +25,7 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
+from waltzctl.engine.log.view import PartitionView
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.store import list_entries
@@ -366,3 +370,78 @@ def test_a_directory_that_is_moved_while_it_is_read_was_not_examined(
     answer = invoke(*command.split(), storage, "--format", "ndjson")
     assert answer.status == 14
     assert answer.out.count("the directory was moved, or another one was put in its place, while it was read") == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "dump", "dump --what index", "dump --what segments", "stats"])
+@pytest.mark.parametrize("named", [".", "0000000000000000020.seg"])
+def test_a_partition_outside_of_a_storage_directory_that_is_moved_while_it_is_read_was_not_examined(
+    tmp_path: Path, command: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20)
+    alone = tmp_path / "alone"
+    (storage / "0").rename(alone)
+    begun = PartitionRun.__init__
+
+    def begun_and_moved(run: PartitionRun, *given: Any) -> None:
+        begun(run, *given)
+        if alone.exists():
+            alone.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(PartitionRun, "__init__", begun_and_moved)
+    answer = invoke(*command.split(), alone / named, "--format", "ndjson")
+    assert answer.status == 14
+    assert answer.out.count("the directory was moved, or another one was put in its place, while it was read") == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])
+def test_a_partition_that_is_emptied_while_it_is_read_has_lost_what_was_acknowledged(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk was unmounted, and the mount point is empty: no segment is there any more that could have a finding."""
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20, local_low_water_mark=29)
+    begun = PartitionRun.__init__
+
+    def begun_and_unmounted(run: PartitionRun, *given: Any) -> None:
+        begun(run, *given)
+        if not (tmp_path / "moved").exists():
+            (storage / "0").rename(tmp_path / "moved")
+            (storage / "0").mkdir()
+
+    monkeypatch.setattr(PartitionRun, "__init__", begun_and_unmounted)
+    answer = invoke(command, storage, "--format", "ndjson")
+    assert answer.status == 4
+    assert answer.out.count("transactions 0 to 29 were durable here once") == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])
+def test_a_loss_in_a_directory_that_is_moved_when_it_is_found_is_not_passed_over(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a loss still is one is asked of the directory as it is now; that it is not there is no answer."""
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20, local_low_water_mark=70)
+    ends = PartitionRun.ends
+
+    def told_and_moved(*given: Any) -> Iterator[Any]:
+        yield from ends(*given)
+        if storage.exists():
+            storage.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(PartitionRun, "ends", staticmethod(told_and_moved))
+    answer = invoke(command, storage, "--format", "ndjson")
+    assert answer.status == 14
+    assert answer.out.count("the directory was moved, or another one was put in its place, while it was read") == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])
+def test_a_loss_in_a_partition_that_cannot_be_listed_any_more_is_not_passed_over(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20, local_low_water_mark=70)
+
+    def failing(path: Path, number: int | None) -> PartitionView:
+        raise DiskReadError(path, None, OSError(errno.EIO, "the disk fails"), doing="list")
+
+    monkeypatch.setattr(partition_runs, "view_partition", failing)
+    answer = invoke(command, storage, "--format", "ndjson")
+    assert answer.status == 14
+    assert "the disk fails" in answer.out

@@ -125,6 +125,13 @@ _HALVED = "while low < high:  # binary search for the last checkpoint whose entr
 _ENTRY = "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None"
 _STORAGE = (
     Equivalent(
+        "engine/storage/fences.py",
+        "stored_session",
+        "data = places.read_range(path, 0, size + 1)",
+        "data = places.read_range(path, 0, size + 2)",
+        "a byte more than there should be tells as much as two",
+    ),
+    Equivalent(
         "engine/storage/orphans.py",
         "_alike",
         "compared += high - low",
@@ -1561,7 +1568,6 @@ _BEHIND_KEPT = (
 _FURTHER_READ = "if not self.strict and offset + done > self._furthest:"
 _WANTED = "done, wanted = 0, min(len(buffer), max(0, self._size - offset))"
 _ENTRIES_DIFFER = "if position and found != part[: len(found)]:"
-_ONE_BYTE_MORE = "a byte more than there should be tells as much as two"
 _WORKERS = (
     'for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):'
 )
@@ -1890,13 +1896,6 @@ _REPAIR = (
                 "if session >= 0:",
                 "if session >= -1:",
                 "a slot that says none is read as none, as zeros are",
-            ),
-            (
-                "set_partition",
-                "_read_fence",
-                "data = disk.read_range(path, 0, fence_file_size(partitions) + 1)",
-                "data = disk.read_range(path, 0, fence_file_size(partitions) + 2)",
-                _ONE_BYTE_MORE,
             ),
             (
                 "salvage_runs",

@@ -251,6 +251,8 @@ def test_http_can_be_switched_off(tmp_path: Path, word: str) -> None:
         ("\na: !!bool foo", ":2: a: this is no bool"),
         ("a: !!int ''", ":1: a: this is no int"),
         ("a: {b: !!timestamp foo}", ":1: a.b: this is no timestamp"),
+        ("a: [!!timestamp {=: 1}]", ":1: a: this is no seq"),
+        ("a: 1" + ":59" * 400 + ".5", ":1: a: int too large"),
         ('a: "\\U00110000"', "chr() arg not in range(0x110000)"),
         ('a: "\\UFFFFFFFF"', "Python int too large"),
         ("a: " + "[" * 3000 + "]" * 3000, "values are nested too deep"),

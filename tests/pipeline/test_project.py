@@ -215,7 +215,17 @@ def test_settings_that_cannot_be_meant_name_the_file(tmp_path: Path, name: str, 
     assert str(directory / "spark-pipeline.yml") in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "storage: !!bool foo", "storage: !!timestamp foo"])
+UNREADABLE = (
+    "[" * 100_000,
+    "storage: !!bool foo",
+    "storage: !!timestamp foo",
+    "storage: !!timestamp {=: 1}",
+    'storage: "\\UFFFFFFFF"',
+    "storage: 1" + ":59" * 400 + ".5",
+)
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
 def test_a_specification_that_yaml_cannot_read_names_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "spark-pipeline.yml").write_text(text)
     with pytest.raises(InvalidRequestError, match=r"spark-pipeline\.yml: "):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.pages import inspection, page_recovery
+from waltzctl.engine.repair import plan
 from waltzctl.engine.repair.apply import apply, undo_repair, verify_again
 from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.convert import plan_convert
@@ -174,6 +176,31 @@ def test_a_replica_that_changes_while_the_plan_is_made_gives_nothing(
     with pytest.raises(StalePlanError, match=scene.seg(50).name) as caught:
         apply(repair, arguments=[])
     assert str(scene.replica) in str(caught.value)
+    assert snapshot(scene.root) == before
+
+
+def test_a_replica_that_changes_while_its_files_are_hashed_gives_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes minutes for files of gigabytes: a file that was looked at before its turn came would be bound as it is then."""
+    scene.seg(50).unlink()
+    digest = plan._digest
+
+    def written_and_hashed(path: PurePath) -> str | None:
+        if path == scene.replica / "0" / scene.seg(50).name:
+            others = [
+                Record.make(old.transaction_id, old.request_id, old.header, bytes(255 - byte for byte in old.data))
+                for old in scene.records[50:100]
+            ]
+            write_segment(scene.replica / "0", others)
+        return digest(path)
+
+    monkeypatch.setattr(plan, "_digest", written_and_hashed)
+    repair = plan_recover(scene.root, replicas=[scene.replica])
+    assert repair.edits
+    before = snapshot(scene.root)
+    with pytest.raises(StalePlanError, match=scene.seg(50).name):
+        apply(repair, arguments=[])
     assert snapshot(scene.root) == before
 
 
@@ -375,6 +402,31 @@ def test_a_crash_at_every_change_of_a_repair_ends_before_or_after_it(tmp_path: P
         assert snapshot(work.root) == before, change
         change += 1
     assert change > 10
+
+
+def test_an_interrupted_repair_is_taken_back_beside_a_partition_that_cannot_be_listed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of another partition is gone: the roll-back has nothing to do with that one."""
+    scene.flip(60)
+    before = snapshot(scene.root)
+    repair = plan_recover(scene.root, partitions=[0], replicas=[scene.replica])
+    with pytest.raises(Crash), crashing_at(24):
+        apply(repair, arguments=[])
+    assert interrupted(scene.root)
+    listdir = os.listdir
+
+    def failing(path: Any = ".") -> list[str]:
+        if Path(path) == scene.root / "1":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return listdir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", failing)
+        rescue = plan_recover(scene.root)
+        assert set(actions(rescue)) == {"roll-back"}
+        assert apply(rescue, arguments=[]).applied
+    assert snapshot(scene.root) == before
 
 
 def remade(repair: Repair, scene: Scene) -> Repair:
