@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.node_settings import HealthOptions
-from waltzctl.engine.node.outages import START_AGAIN
+from waltzctl.engine.storage.fences import START_AGAIN
 
 if TYPE_CHECKING:
     from waltzctl.engine.node.hosted_storage import HostedStorage

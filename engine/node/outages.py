@@ -56,6 +56,7 @@ from waltzctl.engine.node.disk_probe import PROBE_SIZE, DiskProbe
 from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.shell_words import shell_quote
+from waltzctl.engine.storage.fences import START_AGAIN
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
@@ -174,8 +175,6 @@ _OPEN_AGAIN = (
     "look after the disk, then restart the node, or switch the partition off and on again with waltzctl node HOST:PORT"
     " availability"
 )
-START_AGAIN = "look after the disk, then restart the node"
-"""What to do about a file of the whole directory that could not be synced."""
 _MAKE_ROOM = "make room, and it comes back by itself"
 
 

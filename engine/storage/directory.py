@@ -285,9 +285,8 @@ class StorageDirectory:
                 return
             self._control.check_in_place()
             directory = self.path / str(number)
-            if not disk.is_directory(
-                directory
-            ):  # an old deletion that is finished later would drop the new partition's fence
+            # an old deletion that is finished later would drop the new partition's fence
+            if not disk.is_directory(directory):
                 finish_deletions(self.path, self._control, (number,))
             info = self._control.info(number)
             current = info.current_struct

@@ -41,7 +41,8 @@ from waltzctl.formats.fence import (
     pair_offset,
 )
 
-_START_AGAIN = "look after the disk, then restart the node"
+START_AGAIN = "look after the disk, then restart the node"
+"""What to do about a file of the whole directory that could not be synced."""
 
 
 def fence_path(storage: PurePath) -> PurePath:
@@ -173,7 +174,7 @@ class SessionFences:
         try:
             self._file.sync()
         except SyncFailedError as error:
-            error.advice = error.advice or _START_AGAIN
+            error.advice = error.advice or START_AGAIN
             self._failed = error
             note_failed_sync(self.path.parent.parent, FENCES)
             raise
