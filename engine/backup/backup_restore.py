@@ -23,7 +23,7 @@ from waltzctl.engine.backup.backup_creation import WORKERS
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.durable.new_directory import check_new
-from waltzctl.engine.durable.work_directory import work_directory
+from waltzctl.engine.durable.work_directory import renamed, work_directory
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
@@ -112,8 +112,8 @@ def restore_backup(
         _write(place, files, work, restoring.directories(), progress)
         if target.exists():
             disk.remove_directory(target)  # it is empty
-        disk.rename(place, target)
-        disk.sync_directory(target.parent)
+        with renamed(place, target):
+            disk.sync_directory(target.parent)
     return Restored(target, files.head, restoring.ends, len(work), total)
 
 

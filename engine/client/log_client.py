@@ -217,17 +217,19 @@ class LogClient:
                     f"partition {number}: a feed begins behind transaction {begins[number]}",
                     advice=f"-1 is the log's beginning, and ids end at {LAST_TRANSACTION_ID}",
                 )
-        with self._start_deadline(numbers, timeout):
+        open_ends = {number: None if until is None else until(number) for number in numbers}
+        unfinished = [number for number, last in open_ends.items() if last is None or last > begins[number]]
+        if not unfinished:  # nor is a client id needed, which is written to the metadata: their disk may be full
+            return
+        with self._start_deadline(unfinished, timeout):
             client_id = await self._connections.new_client_id()
         queue: asyncio.Queue[Transaction | WaltzError] = asyncio.Queue()
-        open_ends = {number: None if until is None else until(number) for number in numbers}
         mounts: dict[int, Mount] = {}
         endpoint_of = self._connections.endpoint
         try:
-            for number, last in open_ends.items():
-                if last is None or last > begins[number]:
-                    mounts[number] = Mount(endpoint_of, self.options, number, client_id, begins[number], queue)
-                    self._begin(mounts[number])
+            for number in unfinished:
+                mounts[number] = Mount(endpoint_of, self.options, number, client_id, begins[number], queue)
+                self._begin(mounts[number])
             while mounts:
                 item = await self._next_item(queue, mounts.values(), timeout)
                 # Checked for every item, also one of a partition that has ended: the queue has this size only once.
@@ -250,7 +252,7 @@ class LogClient:
         self, numbers: Collection[int], timeout: float | None
     ) -> contextlib.AbstractContextManager[object]:
         """The deadline within which a feed must get its client id; no deadline when `timeout` is None."""
-        if timeout is None or not numbers:
+        if timeout is None:
             return contextlib.nullcontext()
         what = f"a feed of partitions {format_ranges(numbers)}, which has not begun"
         return self._deadlines.within(timeout, lambda: self._connections.deadline_error(min(numbers), timeout, what))

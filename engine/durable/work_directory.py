@@ -62,6 +62,22 @@ def work_directory(place: Path) -> Iterator[None]:
             raise
 
 
+@contextlib.contextmanager
+def renamed(place: Path, target: Path) -> Iterator[None]:
+    """Give a work directory its name; the block makes that durable.
+
+    When the block raises, it has its temporary name again, under which `work_directory` removes it: with a complete directory
+    beside an error the same command again would be refused.
+    """
+    disk.rename(place, target)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(DiskError):
+            disk.rename(target, place)
+        raise
+
+
 def lock_directory(place: Path, held: contextlib.ExitStack) -> int:
     """Lock a directory until `held` is closed, or the process ends; returns its descriptor.
 

@@ -57,7 +57,9 @@ def open_file(path: Path, create: bool) -> tuple[sqlite3.Connection, int]:
             check_same_thread=False,
         )
         try:
-            database.execute("PRAGMA synchronous = FULL")
+            # EXTRA, not FULL: a transaction ends with the removal of its journal, and FULL does not sync the directory behind it.
+            # After a power failure the journal would be there again, and undo what was committed.
+            database.execute("PRAGMA synchronous = EXTRA")
             if create:
                 database.execute("BEGIN IMMEDIATE")
                 if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -106,7 +108,32 @@ def translated_errors(path: Path) -> Iterator[None]:
         ValueError,
         OverflowError,
     ) as error:  # SQLite keeps any type in any column
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT and (why := _why_unread(path)):
+            raise PeerUnreachableError(
+                str(path), why, advice="the system's log (dmesg) says what its disk has; then try again"
+            ) from None
         raise _not_ours(path, error) from None
+
+
+def _why_unread(path: Path) -> str | None:
+    """Why a file that SQLite calls malformed could not be read; None where it is malformed.
+
+    SQLite tells a read that failed with EIO as damage of the file, but not when it copies the pages.  The file is read by SQLite
+    only: closing a descriptor of our own would drop the process's POSIX locks on it.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            there = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+            stack.callback(there.close)
+            copy = sqlite3.connect(":memory:")
+            stack.callback(copy.close)
+            there.backup(copy)
+            (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.OperationalError as error:
+            return str(error)
+        except sqlite3.DatabaseError:
+            return None
+    return "a read failed, and the next one did not" if found == "ok" else None
 
 
 def _not_ours(path: Path, error: Exception) -> NotWaltzError:

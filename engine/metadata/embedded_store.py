@@ -5,7 +5,7 @@ each change, because a process that makes thousands of changes has no time for h
 are invisible at once; the next change by any process deletes them.  A process that was stopped for longer than the timeout gets
 `SessionLostError` for its next change: each change checks the session within its own transaction.
 
-Durability.  SQLite uses a rollback journal and ``synchronous = FULL``, so that a session id is never issued twice, also after a
+Durability.  SQLite uses a rollback journal and ``synchronous = EXTRA``, so that a session id is never issued twice, also after a
 power failure.  There is one file, and a journal while it is written; it must be on a local disk.
 
 Opening without `create` never makes a file, and reading never writes one.  If the open file is deleted or replaced, every call
@@ -272,7 +272,25 @@ class EmbeddedStore:
         )
 
     def _in_transaction(self, work: Callable[[], T], session: int | None) -> T:
-        """In the database's thread: run a function in a transaction that also checks and extends a session, if one is given."""
+        """In the database's thread: run a function in a transaction that also checks and extends a session, if one is given.
+
+        SQLite opens a file for reading only where it cannot be opened for writing, also for want of a descriptor, and keeps it
+        so.  Where this user may write to the file it is opened again.
+        """
+        try:
+            return self._in_one_transaction(work, session)
+        except sqlite3.OperationalError as error:
+            readonly = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY
+            if not readonly or not os.access(self._absolute_path, os.W_OK):
+                raise
+        database, opened = open_file(self._absolute_path, create=False)
+        os.close(opened)  # the first one still identifies the file
+        self._database, before = database, self._database
+        before.close()
+        self._check_file()
+        return self._in_one_transaction(work, session)
+
+    def _in_one_transaction(self, work: Callable[[], T], session: int | None) -> T:
         self._database.execute("BEGIN IMMEDIATE")
         begun = self._loop.time()
         try:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.net.configuration_file import UNFIT
 from waltzctl.engine.pipeline.decoding import Decoder, load_decoder
 from waltzctl.engine.pipeline.table_formats import TABLE_FORMATS, merges_changes
@@ -135,7 +135,10 @@ class Project:
 
 
 def open_project(directory: Path) -> Project:
-    """Read a project.  Raises NotWaltzError where there is none, InvalidRequestError for an invalid specification."""
+    """Read a project.
+
+    Raises NotWaltzError where there is none, InvalidRequestError for an invalid specification, DiskReadError.
+    """
     import yaml
 
     directory = directory.absolute()
@@ -147,7 +150,9 @@ def open_project(directory: Path) -> Project:
         )
     try:
         said: Any = yaml.safe_load(spec.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, RecursionError, *UNFIT) as error:
+    except OSError as error:
+        raise DiskReadError(spec, None, error) from error
+    except (yaml.YAMLError, RecursionError, *UNFIT) as error:
         raise InvalidRequestError(f"{spec}: {' '.join(str(error).split())}", advice="mend the file") from error
     if not isinstance(said, dict):
         raise InvalidRequestError(f"{spec}: it is no mapping", advice="compare with what waltzctl pipeline init writes")

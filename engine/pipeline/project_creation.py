@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def create_project(
     `metadata`: the cluster's, as ``--metadata`` takes it.
 
     Raises RefusedError where the directory is not empty, InvalidRequestError for invalid sources or an invalid decoder,
-    DiskReadError, DiskWriteError.
+    DiskReadError, DiskWriteError.  What was made before an error is removed.
     """
     directory = directory.absolute()
     named = tuple(_absolute(one) for one in sources)
@@ -62,21 +63,38 @@ def create_project(
     text = None if decoder is None else _read(decoder)
     check_new(directory, renamed=False, parents=True)
     made = project_files(directory, named, table_format, text, where)
-    for name, content in made.items():
-        target = directory / name
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(
-                target, "x", encoding="utf-8"
-            ) as file:  # fails where another process has created the file meanwhile
-                file.write(content)
-        except FileExistsError:
-            raise RefusedError(
-                f"{target} appeared while the project was written", advice="look, and begin again"
-            ) from None
-        except OSError as error:
-            raise write_error(target, None, error) from error
+    with contextlib.ExitStack() as taken_back:
+        for name, content in made.items():
+            target = directory / name
+            try:
+                _make_directories(target.parent, taken_back)
+                with open(
+                    target, "x", encoding="utf-8"
+                ) as file:  # fails where another process has created the file meanwhile
+                    taken_back.callback(_remove, target.unlink)
+                    file.write(content)
+            except FileExistsError:
+                raise RefusedError(
+                    f"{target} appeared while the project was written", advice="look, and begin again"
+                ) from None
+            except OSError as error:
+                raise write_error(target, None, error) from error
+        taken_back.pop_all()  # the project is whole
     return CreatedProject(directory, table_format, named, where, tuple(made))
+
+
+def _make_directories(directory: Path, taken_back: contextlib.ExitStack) -> None:
+    """Make a directory and those above it where they are missing; `taken_back` removes what was made here."""
+    if not directory.is_dir():
+        _make_directories(directory.parent, taken_back)
+        directory.mkdir(exist_ok=True)
+        taken_back.callback(_remove, directory.rmdir)
+
+
+def _remove(remove: Callable[[], None]) -> None:
+    """Remove a part of a project that could not be made whole: with it the next attempt would be refused."""
+    with contextlib.suppress(OSError):  # it is told already what went wrong
+        remove()
 
 
 def replicas_of(metadata: str) -> tuple[str, ...]:

@@ -221,8 +221,11 @@ def outdated_state(project: Project, say: Callable[[str], None]) -> tuple[str, .
 
 
 def unfinished_refreshes(project: Project) -> tuple[str, ...]:
-    """Tables whose full refresh an earlier run has begun and not ended."""
-    with contextlib.suppress(OSError):
+    """Tables whose full refresh an earlier run has begun and not ended.  Raises OSError where the record cannot be read.
+
+    Taken for missing, it would be removed when this run ends, and tables that were emptied by half would count as whole.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         said = (project.directory / REFRESHING).read_text(encoding="utf-8").split()
         return tuple(one for one in said if one in TABLES)
     return ()

@@ -16,7 +16,7 @@ from uuid import UUID
 import numpy as np
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.work_directory import work_directory
+from waltzctl.engine.durable.work_directory import renamed, work_directory
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.repair.salvage_selection import RecordPiece
 from waltzctl.engine.scan.byte_source import ByteSource, FileSource
@@ -229,6 +229,6 @@ def write_directory(
             file.write_at(0, _control(described, selected))
             file.sync()
         disk.sync_directory(beside)
-        disk.rename(beside, to)
-    disk.sync_directory(to.parent)
+        with renamed(beside, to):
+            disk.sync_directory(to.parent)
     return written

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskError, RefusedError
+from waltzctl.engine.errors import DiskError, DiskReadError, RefusedError
 
 OWNER = "owner"
 TASKS = "tasks"
@@ -42,18 +42,24 @@ class Owner:
 
     @property
     def alive(self) -> bool | None:
-        """None for a process of another machine."""
+        """None for a process of another machine, and when the system does not tell: what a running one writes must stay."""
         if self.host != socket.gethostname():
             return None
-        found = _process(self.pid)
+        try:
+            found = _process(self.pid)
+        except OSError:
+            return None
         return found is not None and found[2] == self.started
 
 
 def _process(pid: int) -> tuple[str, int, int] | None:
-    """Name, parent and start of a process; None when there is none."""
+    """Name, parent and start of a process; None when there is none.
+
+    Raises OSError when the system does not tell, for instance for want of a descriptor.
+    """
     try:
         text = Path("/proc", str(pid), "stat").read_text(errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     match = _STAT.match(text)
     if match is None:
@@ -62,15 +68,16 @@ def _process(pid: int) -> tuple[str, int, int] | None:
 
 
 def driver() -> Owner:
-    """The Java process of the driver that started this one, else this process itself."""
+    """The Java process of the driver that started this one, else this process itself.  Raises OSError."""
     pid = os.getpid()
-    for _ in range(_DEPTH):
-        found = _process(pid)
-        if found is None:
-            break
-        if found[0] == "java":
-            return Owner(socket.gethostname(), pid, found[2])
-        pid = found[1]
+    with contextlib.suppress(PermissionError):  # a system may hide the processes of other users (hidepid)
+        for _ in range(_DEPTH):
+            found = _process(pid)
+            if found is None:
+                break
+            if found[0] == "java":
+                return Owner(socket.gethostname(), pid, found[2])
+            pid = found[1]
     own = _process(os.getpid())
     return Owner(socket.gethostname(), os.getpid(), -1 if own is None else own[2])
 
@@ -83,7 +90,8 @@ def prefix(target: Path) -> str:
 def clear_left(target: Path) -> None:
     """Remove the staging directories of a target whose owners have ended.
 
-    Raises RefusedError when another write to the target seems to be under way, DiskWriteError.
+    Raises RefusedError when another write to the target seems to be under way, DiskReadError when that cannot be found out,
+    DiskWriteError.
     """
     if target.parent.is_dir():
         for name in sorted(os.listdir(target.parent)):
@@ -92,19 +100,27 @@ def clear_left(target: Path) -> None:
 
 
 def make_staging(target: Path) -> Path:
-    """A new staging directory.  Raises DiskWriteError."""
+    """A new staging directory.  Raises DiskReadError, DiskWriteError."""
+    try:
+        owner = driver()
+    except OSError as error:
+        raise DiskReadError("/proc", None, error) from error
     staging = target.parent / f"{prefix(target)}{uuid.uuid4()}"
     disk.make_directory(staging)
-    disk.write_whole(staging / OWNER, json.dumps(asdict(driver())).encode())
+    disk.write_whole(staging / OWNER, json.dumps(asdict(owner)).encode())
     disk.make_directory(staging / TASKS)
     return staging
 
 
 def _clear(target: Path, staging: Path) -> None:
     owner = None
-    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+    try:
         if not staging.name.endswith(_GONE):  # a directory with that suffix is being removed
             owner = Owner(**json.loads((staging / OWNER).read_text()))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, TypeError, RecursionError):
+        pass  # its making was killed
+    except OSError as error:  # it may be another process's that runs
+        raise DiskReadError(staging / OWNER, None, error) from error
     if owner is not None and owner.alive is not False:
         who = f"process {owner.pid} on {owner.host}"
         how = "which cannot be looked at from here" if owner.alive is None else "which runs"

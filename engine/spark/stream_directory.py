@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
-from waltzctl.engine.errors import NotWaltzError, StalePlanError
+from waltzctl.engine.errors import DiskReadError, NotWaltzError, StalePlanError
 from waltzctl.engine.findings import Finding, Where, loss_finding
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
@@ -107,8 +107,10 @@ class DirectoryHistory:
         try:
             named = (partition_number(name) for name in places.names(self._path))
             found = [number for number in named if number is not None]
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise NotWaltzError(f"{self._path}: no storage directory: {error.strerror}") from error
+        except OSError as error:
+            raise DiskReadError(self._path, None, error) from error
         self._control = read_control(self._path / CONTROL_FILE_NAME)
         if self._control is None:
             view_storage(self._path)  # raises NotWaltzError unless partitions lie there without a control file

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.work_directory import work_directory
+from waltzctl.engine.durable.work_directory import renamed, work_directory
 from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError, write_error
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.targets import plan
@@ -142,8 +142,8 @@ def _here(request: TableRequest, executor: TaskExecutor) -> tuple[int, list[Plac
         for task in tasks:
             disk.sync_file(Path(task.path))
         disk.sync_directory(staging)
-        disk.rename(staging, request.target)
-        disk.sync_directory(request.target.absolute().parent)
+        with renamed(staging, request.target):
+            disk.sync_directory(request.target.absolute().parent)
     return sum(one.rows for one in written), [place for one in written for place in one.found]
 
 

@@ -1,5 +1,6 @@
 """backup: what people and programs read, exit statuses, agreement, and what was killed."""
 
+import errno
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.running import command_line, environment, invoke, on_full_disk
 from waltzctl.engine.backup import backup_creation, backup_removal, backup_verification
+from waltzctl.engine.inspect import verify
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS
 
@@ -510,3 +512,23 @@ def test_a_full_disk_behind_stdout_does_not_hide_what_was_done(tmp_path: Path, s
         assert (done.status, said[-1]) == (14, "waltzctl: error: standard output: No space left on device")
         assert said.count("waltzctl: what was done, and could not be written to standard output:") == 1
         assert any(told in one for one in said), said
+
+
+def test_what_is_restored_and_cannot_be_verified_is_told_as_restored(
+    tmp_path: Path, place: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command is refused behind it, for a directory that is not empty: it was taken for a restore that had failed."""
+    created(place, source)
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path / "new"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(verify, "verify", fails)
+        answer = invoke("backup", "restore", place, "latest", "--to", tmp_path / "new")
+    assert answer.status == 14
+    assert (
+        f"{tmp_path / 'new'} is restored, and could not be verified; waltzctl verify {tmp_path / 'new'}" in answer.err
+    )
+    assert "Input/output error" in answer.err
+    assert invoke("verify", tmp_path / "new").status == 0

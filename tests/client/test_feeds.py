@@ -421,3 +421,18 @@ def test_data_for_a_feed_is_awaited_however_long_it_takes() -> None:
         assert await waiting == b"data of 7"
 
     run(test)
+
+
+@pytest.mark.parametrize(("partitions", "after"), [((), -1), ((0, 1), 5)], ids=["of-nothing", "of-what-is-read"])
+def test_a_feed_with_nothing_to_come_asks_for_no_client_id(partitions: tuple[int, ...], after: int) -> None:
+    """A client id is written to the metadata.  Where these could not be written, the end of an empty log never came."""
+
+    async def test(_server: FeedingServer, client: LogClient, directory: Directory) -> None:
+        async def refused() -> int:
+            raise PeerUnreachableError("the metadata", "database or disk is full")
+
+        directory.client_id = refused  # type: ignore[method-assign]
+        feed = client.feed(partitions, after=after, until=lambda _: 5, timeout=1.0)
+        assert await asyncio.wait_for(anext(feed, None), 10.0) is None
+
+    run(test)

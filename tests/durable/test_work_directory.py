@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.work_directory import work_directory
-from waltzctl.engine.errors import DiskWriteError, RefusedError
+from waltzctl.engine.durable.work_directory import renamed, work_directory
+from waltzctl.engine.errors import DiskWriteError, RefusedError, SyncFailedError
 
 
 def test_what_was_built_has_its_name_and_what_a_killed_run_left_is_gone(tmp_path: Path) -> None:
@@ -127,3 +127,20 @@ def test_a_directory_that_cannot_be_opened_may_well_have_locks(tmp_path: Path, m
     with pytest.raises(DiskWriteError, match="Too many open files"), work_directory(place):
         pytest.fail("without a lock")
     assert place.exists()
+
+
+def test_a_directory_whose_name_cannot_be_made_durable_is_not_left_behind(tmp_path: Path) -> None:
+    """The same command again was refused, as for a directory that is not empty."""
+    place, target = tmp_path / ".new", tmp_path / "new"
+
+    def build() -> None:
+        with work_directory(place), renamed(place, target):
+            assert target.is_dir()
+            raise SyncFailedError(tmp_path, None, OSError(errno.EIO, os.strerror(errno.EIO)))
+
+    with pytest.raises(SyncFailedError):
+        build()
+    assert [*tmp_path.iterdir()] == []
+    with work_directory(place), renamed(place, target):
+        pass
+    assert [*tmp_path.iterdir()] == [target]

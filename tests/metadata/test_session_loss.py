@@ -939,3 +939,100 @@ def test_two_that_make_their_first_nodes_at_once_share_a_session(tmp_path: Path)
         await store.close()
 
     asyncio.run(test())
+
+
+def malformed() -> sqlite3.DatabaseError:
+    """What SQLite raises for a damaged page, and for one that could not be read (EIO)."""
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_read_that_failed_is_not_told_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool) -> None:
+    """A moment's EIO of a whole file: the metadata was called damaged, and nobody was told to look at the disk."""
+    path = tmp_path / "m"
+
+    async def make() -> None:
+        store = await EmbeddedStore.open(path, create=True)
+        await store.create_root()
+        await store.close()
+
+    asyncio.run(make())
+    if lasts:
+
+        def unreadable(_copy: object) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        broken = SimpleNamespace(backup=unreadable, close=lambda: None)
+        monkeypatch.setattr(sqlite3, "connect", lambda *_args, **_options: broken)
+    with (
+        pytest.raises(PeerUnreachableError, match="disk I/O error" if lasts else "a read failed"),
+        embedded_file.translated_errors(path),
+    ):
+        raise malformed()
+
+
+def test_a_page_that_is_damaged_is_told_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True)
+        await store.create_root()
+        await store.close()
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * 4096)
+        store = await EmbeddedStore.open(path)
+        with pytest.raises(NotWaltzError, match="or it is damaged"):
+            await store.get("")
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_what_is_committed_is_not_undone_by_a_journal_that_comes_back(tmp_path: Path) -> None:
+    """With less than EXTRA (3) SQLite does not sync the directory behind a journal that it removed, which ends a transaction.
+
+    A power failure brings the journal back, and that undoes the transaction: a session id was issued twice.
+    """
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        assert store._database.execute("PRAGMA synchronous").fetchone() == (3,)
+        assert store._database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        await store.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_file_that_could_not_be_opened_for_writing_once_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """SQLite then opens it for reading only: a log server that had no descriptor for a moment never came to have a session."""
+    path, really, modes = tmp_path / "m", sqlite3.connect, ["mode=ro", "mode=rw"]
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True)
+        await store.create_root()
+        await store.close()
+        monkeypatch.setattr(
+            sqlite3, "connect", lambda name, **options: really(name.replace("mode=rw", modes.pop(0)), **options)
+        )
+        monkeypatch.setattr(os, "access", lambda *_: allowed)
+        store = await EmbeddedStore.open(path)
+        assert await store.children("") == ()
+        if allowed:
+            await store.create("mine", ephemeral=True)
+            await store.create("also")
+            assert await store.children("") == ("also", "mine")
+        else:
+            with pytest.raises(PeerUnreachableError, match="readonly"):
+                await store.create("mine", ephemeral=True)
+        await store.close()
+        assert len(modes) == (0 if allowed else 1)
+
+    before = open_descriptors()
+    asyncio.run(test())
+    assert open_descriptors() == before

@@ -70,8 +70,8 @@ TABLES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/table_files.py",
-        "        disk.sync_directory(request.target.absolute().parent)\n",
-        "",
+        "disk.sync_directory(request.target.absolute().parent)\n",
+        "pass\n",
         ("tests/spark/test_tables.py::test_a_table_has_its_name_once_all_of_it_is_on_disk",),
         "a table that was written is gone after a power failure",
     ),

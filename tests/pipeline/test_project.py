@@ -23,7 +23,15 @@ from jsonschema import Draft202012Validator
 from tests.builders import build_directory
 from tests.cli.running import ROOT, invoke
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, NotWaltzError, PipelineError, RefusedError
+from waltzctl.engine.errors import (
+    DirectoryLockedError,
+    DiskReadError,
+    DiskWriteError,
+    InvalidRequestError,
+    NotWaltzError,
+    PipelineError,
+    RefusedError,
+)
 from waltzctl.engine.pipeline import run_recovery, running
 from waltzctl.engine.pipeline.bucket_files import bucket_file, keep_number
 from waltzctl.engine.pipeline.column_types import parse_columns
@@ -889,3 +897,59 @@ def test_arguments_of_a_run_that_cannot_be_meant(tmp_path: Path, options: list[s
 
 def test_a_run_of_what_is_no_project(tmp_path: Path) -> None:
     assert invoke("pipeline", "run", tmp_path).status == 10
+
+
+def test_a_record_of_refreshes_that_cannot_be_read_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run would end with its removal, and tables that were emptied by half would count as whole."""
+    create_project(tmp_path / "p", ["/n"])
+    project = open_project(tmp_path / "p")
+    assert run_recovery.unfinished_refreshes(project) == ()
+    run_recovery.record_refreshes(project, ("transactions", "state"))
+    assert run_recovery.unfinished_refreshes(project) == ("transactions", "state")
+
+    def fails(*_: object, **__: object) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            run_recovery.unfinished_refreshes(project)
+    assert run_recovery.unfinished_refreshes(project) == ("transactions", "state")
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["new", "an empty directory"])
+@pytest.mark.parametrize("place", [1, 2, 9])
+def test_a_project_that_could_not_be_made_whole_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, existing: bool
+) -> None:
+    """With half of it there `init` was refused the next time, and `run` named `init` as what writes the rest."""
+    target = tmp_path / "above" / "p"
+    if existing:
+        target.mkdir(parents=True)
+    count, really = 0, open
+
+    def fills(path: Any, mode: str = "r", **options: Any) -> Any:
+        nonlocal count
+        if mode == "x" and (count := count + 1) == place:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return really(path, mode, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", fills)
+        with pytest.raises(DiskWriteError, match="No space left"):
+            create_project(target, ["/n"])
+    assert [*tmp_path.rglob("*")] == ([target.parent, target] if existing else [])
+    create_project(target, ["/n"])
+
+
+def test_a_project_that_cannot_be_read_is_none_to_be_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_project(tmp_path / "p", ["/n"])
+
+    def fails(*_: object, **__: object) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "read_text", fails)
+    with pytest.raises(DiskReadError, match=r"spark-pipeline\.yml: cannot read: Input/output error"):
+        open_project(tmp_path / "p")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -17,8 +18,9 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from tests.builders import KEY, build_directory, make_records, with_marks, write_segment
 from tests.inspect.helpers import age, flip, idx, patch, seg
 from tests.spark.streaming import Query, findings, ids
-from waltzctl.engine.errors import NotWaltzError, StalePlanError
+from waltzctl.engine.errors import DiskReadError, NotWaltzError, StalePlanError
 from waltzctl.engine.inspect.segment_checks import FilesChangedError
+from waltzctl.engine.log import places
 from waltzctl.engine.spark import stream_directory
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss
@@ -144,6 +146,15 @@ def test_what_is_no_storage_is_told_by_its_path(tmp_path: Path) -> None:
             looked(path)
     with pytest.raises(NotWaltzError, match="no storage directory: No such file"):
         looked(tmp_path / "missing")
+
+
+def test_a_directory_that_cannot_be_listed_is_not_told_as_none(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_path: object) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(storage))
+
+    monkeypatch.setattr(places, "names", fails)
+    with pytest.raises(DiskReadError, match="Input/output error"):
+        looked(storage)
 
 
 # ---- how far it may be read ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from tests.builders import make_records
 from tests.spark.writing import begin, is_clean, nothing_left, rows, write
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, DiskWriteError, RefusedError
+from waltzctl.engine.errors import DamageError, DiskReadError, DiskWriteError, RefusedError
 from waltzctl.engine.spark import run_writing, staging
 
 # ---- jobs that end half-way -----------------------------------------------------------------------------------------------
@@ -98,6 +98,31 @@ def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.
         with pytest.raises(RefusedError, match="by process 1 on another-host, which cannot be looked at from here;"):
             staging.clear_left(tmp_path / "new")
         assert left.is_dir()
+
+
+@pytest.mark.parametrize("what", ["owner", "stat"])
+def test_what_a_running_process_prepares_stays_where_it_cannot_be_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its directory was removed by a process that had no descriptor left for the look at it."""
+    left = staging.make_staging(tmp_path / "new")
+    read = Path.read_text
+
+    def fails(self: Path, *options: Any, **more: Any) -> str:
+        if self.name == what:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(self))
+        return read(self, *options, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", fails)
+        with pytest.raises(
+            (DiskReadError, RefusedError), match="open files" if what == "owner" else "cannot be looked"
+        ):
+            staging.clear_left(tmp_path / "new")
+        if what == "stat":
+            with pytest.raises(DiskReadError, match="open files"):
+                staging.make_staging(tmp_path / "other")
+    assert (left / staging.TASKS).is_dir()
 
 
 def test_this_process_is_alive() -> None:

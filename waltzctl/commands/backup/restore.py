@@ -84,8 +84,10 @@ def run(
 
     from waltzctl.engine.backup.backup_restore import RestoreOptions, restore_backup
     from waltzctl.engine.columns.finding_columns import FINDING
+    from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.inspect.verify import verify
+    from waltzctl.engine.shell_words import shell_quote
     from waltzctl.objects.backup_objects import restored_object
 
     options = RestoreOptions(wanted, ends, for_rejoin)
@@ -94,7 +96,13 @@ def run(
             made = restore_backup(
                 directory, backup, target, password=password_of(password_file), options=options, progress=listener
             )
-            *findings, summary = verify([made.path], progress=listener)
+            try:
+                *findings, summary = verify([made.path], progress=listener)
+            except (WaltzError, OSError):  # restored again it would be refused: the directory is not empty
+                console.trouble(
+                    f"{made.path} is restored, and could not be verified; waltzctl verify {shell_quote(str(made.path))} does that"
+                )
+                raise
         assert not isinstance(summary, Finding)
         status = ExitStatus.CLEAN if summary.status == "clean" else ExitStatus.DAMAGE_REMAINS
         for one in findings:
