@@ -215,7 +215,8 @@ def storage_kinds() -> Iterable[FindingKind]:
         " availability.json (partitions that are switched off). Without it waltzctl's node does not open the"
         " directory, or one partition. No record is affected.",
         "Make sure that no server of an older session is running, and note which partitions were switched off. Then"
-        " remove the named file, and switch these partitions off again. A released node reads neither file.",
+        " remove the named file, and switch these partitions off again. A released node reads neither file. A file of a"
+        " later version is intact and is not removed: use the waltzctl that wrote it, or a later one.",
     )  # fmt: skip
     yield FindingKind(
         Code.INDEX_MISSING, repairable, "A segment has no index file. A released node then does not start.",

@@ -101,8 +101,9 @@ def _parse(path: Path, data: bytes) -> Any:
         loader = yaml.SafeLoader(data)  # every JSON document is a YAML document
         try:
             top = loader.get_single_node()
-            names = [key.value for key, _ in top.value] if isinstance(top, yaml.MappingNode) else []
-            if twice := [name for name, count in Counter(map(str, names)).items() if count > 1]:
+            keys = [key for key, _ in top.value] if isinstance(top, yaml.MappingNode) else []
+            names = Counter(key.value for key in keys if isinstance(key, yaml.ScalarNode))  # others are no key at all
+            if twice := [name for name, count in names.items() if count > 1]:
                 # of which the last one would apply: partitions of the others would be taken for removed ones
                 raise InvalidRequestError(f"{path}: {twice[0]} has more than one entry")
             return None if top is None else loader.construct_document(top)

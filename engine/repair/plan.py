@@ -84,7 +84,8 @@ class Binding:
     """The state of the files that a plan was made for.
 
     `listing`: name, size in bytes and modification time in ns of every file looked at.  `digests`: name and SHA-256 of the
-    control file, of each file to be edited and of each replica file to be read; None for a file that does not exist.
+    control file, of each file to be edited and of each replica file to be read (see `_source_digest`); None for a file that does
+    not exist.
     """
 
     listing: tuple[FileSeen, ...]
@@ -225,12 +226,27 @@ def _digests(
 ) -> Iterable[tuple[str, str | None]]:
     for path in paths:
         name = str(Path(path).resolve()) if storage is None else path.relative_to(storage).as_posix()
-        yield name, seen[path] if seen is not None and path in seen else _digest(path)
+        digest = _source_digest if storage is None else _digest
+        yield name, seen[path] if seen is not None and path in seen else digest(path)
 
 
 def _digest(path: PurePath) -> str | None:
     found = stamp(path)
     return None if found is None else found.sha256
+
+
+def _source_digest(path: PurePath) -> str | None:
+    """As `_digest`; what stands for a file that cannot be read as a whole changes with its size, time and inode.
+
+    A bad block keeps nothing from being taken that was read in front of it or behind it.
+    """
+    try:
+        return _digest(path)
+    except DiskReadError:
+        state = FileState.of(path)
+        if state is None:
+            raise
+        return f"unread: {state.size} {state.modified_ns} {state.inode}"
 
 
 def _edit_key(storage: Path, edit: Edit) -> list[Any]:
@@ -337,7 +353,7 @@ class PlanDraft:
         sources = tuple(sorted(self.sources))
         for path in sources:  # which may take minutes, so that whether they are what was read is asked behind it
             if path not in self.seen.digests:
-                self.seen.digests[path] = _digest(path)
+                self.seen.digests[path] = _source_digest(path)
         for replica in replicas:
             # what is there now is not what was read: no file has this digest, so that the plan is stale
             self.seen.digests.update(dict.fromkeys(replica.changed(self.sources)))

@@ -91,7 +91,7 @@ def plan_recover(
     ledger = read_ledger(target.storage)
     for number in _numbers(view, control, partitions):
         found = view.partitions.get(number)
-        planned = [(rows, len(rows)) for rows in (draft.steps, draft.edits, draft.accepted, draft.settled)]
+        planned = [(rows, [*rows]) for rows in (draft.steps, draft.edits, draft.accepted, draft.settled)]
         try:
             plan_partition(
                 draft, control, found, number,
@@ -105,8 +105,10 @@ def plan_recover(
                 Code.READ_ERROR, where, str(error), storage_directory=draft.storage, partition=number, ran=draft.ran
             )
             draft.undecided.append(finding)
-            for rows, before in planned:  # half of what the partition needs: steps without the edits that they tell of
-                del rows[before:]
+            # half of what the partition needs: steps without the edits that they tell of, and a lowered mark in place of the
+            # planned mending of a struct
+            for rows, before in planned:
+                rows[:] = before
     plan_ledger(draft, ledger)
     draft.undecided += state_file_findings(draft.storage, control, _numbers(view, control, partitions))
     return draft.finish(others)

@@ -233,15 +233,16 @@ def _open(context: RepairContext, part: RepairedSegment, view: SegmentView) -> N
         return
     part.header = verdict.header
     if verdict.codes:
+        content = content.spliced(0, HEADER_SIZE, (LiteralBytes(verdict.header.encode()),))
+    part.ceiling = context.around.following(part.first)
+    with hint_of(part.index_path) as hint:
+        part.survey = survey(content, part.first, hint, ceiling=part.ceiling)
+    if verdict.codes:  # told behind the survey: of a file that cannot be surveyed nothing is written
         named = ", ".join(verdict.codes)
         context.draft.step(
             "write-segment-header", part.data_path, context.partition, f"{named}: {verdict.why}",
             offset=0, length=HEADER_SIZE,
         )  # fmt: skip
-        content = content.spliced(0, HEADER_SIZE, (LiteralBytes(verdict.header.encode()),))
-    part.ceiling = context.around.following(part.first)
-    with hint_of(part.index_path) as hint:
-        part.survey = survey(content, part.first, hint, ceiling=part.ceiling)
     part.original = part.content = content
 
 

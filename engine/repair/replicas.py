@@ -14,6 +14,7 @@ When the data of a record does not match its data checksum, only the bytes in fr
 from __future__ import annotations
 
 import enum
+import errno
 import hashlib
 import uuid
 from bisect import bisect_right
@@ -164,13 +165,21 @@ class ReplicaSegments:
                 yield state.path
 
     def _listed(self, partition: int) -> PartitionView | None:
-        """From the partition's directory alone: to list the whole replica for each partition would take their number squared."""
+        """From the partition's directory alone: to list the whole replica for each partition would take their number squared.
+
+        None where there is no directory.  Raises NotWaltzError where the replica itself is gone, DiskReadError.
+        """
+        directory = self.path / str(partition)
         try:
-            return view_partition(self.path / str(partition), partition)
-        except NotWaltzError:
-            if not places.still_named(self.path / CONTROL_FILE_NAME):  # the replica itself is gone
+            return view_partition(directory, partition)
+        except NotWaltzError as error:
+            if not places.still_named(self.path / CONTROL_FILE_NAME):
                 raise
-            return None
+            if not places.access(directory).link(directory):
+                return None
+            # to a disk that is not mounted, say: nobody knows what is there
+            cause = OSError(errno.ENOTDIR, "it is a link to no directory")
+            raise DiskReadError(directory, None, cause, doing="list") from error
 
     def _usable(self, view: SegmentView, partition: int) -> _Segment | None:
         header = read_segment_header(view.data)

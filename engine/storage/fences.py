@@ -9,6 +9,7 @@ The file is created when the first session is raised; a storage directory that n
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -238,28 +239,25 @@ def _check_file(header: bytes, size: int, num_partitions: int) -> None:
 
 def _open_file(storage: PurePath, num_partitions: int) -> disk.WritableFile | None:
     path = fence_path(storage)
-    try:
-        file = disk.WritableFile.open(path)
-    except FileNotFoundError:
-        return None
-    try:
-        _check_file(file.read_at(0, FENCE_HEADER.size), file.size(), num_partitions)
-        if sync_failed(storage, FENCES):
-            write_again(file)
-            forget_failed_sync(storage, FENCES)
-        else:
-            file.sync()
-    except FenceError as error:
-        file.close()
-        raise _damaged(path, error) from error
-    except SyncFailedError:
-        file.close()
-        note_failed_sync(storage, FENCES)
-        raise
-    except BaseException:
-        file.close()
-        raise
-    return file
+    with contextlib.ExitStack() as until_open:  # the file's own exit: an error of close hides no failed sync
+        try:
+            file = until_open.enter_context(disk.WritableFile.open(path))
+        except FileNotFoundError:
+            return None
+        try:
+            _check_file(file.read_at(0, FENCE_HEADER.size), file.size(), num_partitions)
+            if sync_failed(storage, FENCES):
+                write_again(file)
+                forget_failed_sync(storage, FENCES)
+            else:
+                file.sync()
+        except FenceError as error:
+            raise _damaged(path, error) from error
+        except SyncFailedError:
+            note_failed_sync(storage, FENCES)
+            raise
+        until_open.pop_all()
+        return file
 
 
 def _damaged(path: PurePath, error: FenceError) -> DamageError:

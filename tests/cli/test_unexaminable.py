@@ -14,7 +14,7 @@ import pytest
 
 from tests.backup.vaults import backup, restored, settle, vault
 from tests.builders import build_directory, digest
-from tests.cli.damage import damage_record, index_of, segment_of
+from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import invoke
 from waltzctl.engine.backup import backup_creation
 from waltzctl.engine.durable import disk
@@ -22,9 +22,12 @@ from waltzctl.engine.durable.regular import is_named, special_kind
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.inspect.vouching import listing
+from waltzctl.engine.log.view import read_control
+from waltzctl.engine.repair import survey
 from waltzctl.engine.storage.failed_syncs import note_failed_sync, sync_failed
 from waltzctl.engine.storage.partition_recovery import settle_partition
 from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 
 @pytest.fixture
@@ -261,6 +264,25 @@ def test_what_stands_in_a_file_of_a_replica_that_cannot_be_examined_is_not_given
     assert invoke("verify", storage).status == 0
 
 
+def test_a_replica_whose_partition_is_not_mounted_may_hold_what_is_lost(storage: Path, tmp_path: Path) -> None:
+    """Its partition is on a disk of its own: the replica counted as one that holds nothing, and the records were given up."""
+    replica = Path(shutil.copytree(storage, tmp_path / "replica"))
+    damage_record(segment_of(storage, 0, 0), 20)
+    before, away = digest(storage), replica / "0"
+    away.rename(tmp_path / "elsewhere")
+    away.symlink_to(tmp_path / "unmounted" / "elsewhere")
+    left = invoke("recover", storage, "--from", replica, "--yes")
+    assert (left.status, "--allow-data-loss" in left.out) == (4, False)
+    refused = invoke("recover", storage, "--from", replica, "--allow-data-loss", "--yes")
+    assert (refused.status, str(away) in refused.out, "nothing was given up" in refused.out) == (4, True, True)
+    after = digest(storage)
+    assert {name: after[name] for name in before} == before
+    away.unlink()
+    (tmp_path / "elsewhere").rename(away)
+    assert invoke("recover", storage, "--from", replica, "--yes").status == 0
+    assert invoke("verify", storage).status == 0
+
+
 @pytest.fixture
 def without_disk(storage: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Partition 1 is on a disk of its own, which does not answer any more."""
@@ -287,3 +309,79 @@ def test_a_partition_on_a_disk_that_does_not_answer_hides_no_other(without_disk:
     assert str(without_disk / "1") in answer.err + answer.out
     shown = answer.out.replace(" ", "")
     assert ('"records":60' if command == "verify" else '"partition":0') in shown
+
+
+def test_a_partition_that_is_left_takes_no_part_in_the_repair_of_the_control_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark that was to be lowered took the place of the mended struct: it fell without a step, and the loss was hidden."""
+    storage = settle(build_directory(tmp_path / "storage", {0: 110}, local_low_water_mark=105))
+    replica = Path(shutil.copytree(storage, tmp_path / "replica"))
+    for one in (storage, replica):
+        segment_of(one, 0, 100).unlink()
+        index_of(one, 0, 100).unlink()
+    damage_record(segment_of(storage, 0, 0), 20)
+    path = storage / CONTROL_FILE_NAME
+    control = read_control(path)
+    assert control is not None
+    current = control.partitions[0].current
+    assert current is not None
+    place = control.layout.struct_offset(0, 3 - current)
+    raw = bytearray(path.read_bytes())
+    raw[place + 4] ^= 1
+    path.write_bytes(raw)
+    fail(monkeypatch, segment_of(replica, 0, 0))
+    arguments = ("recover", storage, "--from", replica, "--allow-data-loss", "--format", "ndjson")
+    (plan,) = invoke(*arguments, "--dry-run").only("plan")
+    assert [one["action"] for one in plan["steps"]] == ["write-control-struct"]
+    invoke(*arguments, "--yes")
+    mended = read_control(path)
+    assert mended is not None
+    assert [one.local_low_water_mark for one in mended.partitions[0].structs if one is not None] == [105, 105]
+
+
+def test_a_header_in_front_of_records_that_cannot_be_surveyed_is_not_told_as_mended(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = segment_of(storage, 0, 0)
+    damage_record(path, 20)
+    damage_record(path, 30)
+    raw = bytearray(path.read_bytes())
+    raw[0] ^= 1
+    path.write_bytes(raw)
+    monkeypatch.setattr(survey, "MAX_PLACES", 1)
+    (plan,) = invoke("recover", storage, "--dry-run", "--format", "ndjson").only("plan")
+    assert plan["steps"] == []
+    assert "damaged in more than 1 places" in plan["undecided"][0]["message"]
+
+
+@pytest.mark.parametrize("options", [(), ("--allow-data-loss",)])
+def test_a_bad_block_of_a_replica_keeps_nothing_from_being_restored_but_what_is_in_it(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """The whole file was hashed for the plan: no partition was recovered, neither from it nor otherwise."""
+    replica = Path(shutil.copytree(storage, tmp_path / "replica"))
+    file = segment_of(replica, 0, 0)
+    bad = records_of(file)[10][0] + 8
+    for number in (10, 20):
+        damage_record(segment_of(storage, 0, 0), number)
+    index_of(storage, 1, 0).unlink()
+
+    def failing(call: Any) -> Any:
+        def read(descriptor: int, what: Any, offset: int) -> Any:
+            length = what if isinstance(what, int) else sum(map(len, what))
+            if offset <= bad < offset + length and os.readlink(f"/proc/self/fd/{descriptor}") == os.fspath(file):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(descriptor, what, offset)
+
+        return read
+
+    for name in ("pread", "preadv"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+    answer = invoke("recover", storage, "--from", replica, *options, "--yes", "--format", "ndjson")
+    monkeypatch.undo()
+    assert index_of(storage, 1, 0).exists(), answer.err
+    left = invoke("verify", storage, "--partition", "0", "--format", "ndjson").only("finding")
+    # giving up is refused for the whole partition
+    assert [one["transaction_id"] for one in left] == ([10, 20] if options else [10])
+    assert invoke("recover", storage, "--from", replica, "--yes").status == 0

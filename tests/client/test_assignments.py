@@ -78,6 +78,15 @@ def test_what_is_no_assignment_is_refused(tmp_path: Path, text: str, why: str) -
         read_assignment(path)
 
 
+def test_a_key_of_aliases_to_aliases_is_refused_at_once(tmp_path: Path) -> None:
+    """Each line doubles what they stand for: written out, the key would have more characters than any memory."""
+    path = tmp_path / "assignment"
+    lines = ["? - &a0 [x, x]", *(f"  - &a{number + 1} [*a{number}, *a{number}]" for number in range(60)), ": [1]"]
+    path.write_text("\n".join(lines))
+    with pytest.raises(InvalidRequestError, match="unhashable key"):
+        read_assignment(path)
+
+
 def test_a_file_that_cannot_be_read_is_an_error_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(DiskReadError):
         read_assignment(tmp_path / "missing")

@@ -53,8 +53,8 @@ SECOND: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/fences.py",
-        "            file.sync()\n    except FenceError",
-        "            pass\n    except FenceError",
+        "                file.sync()\n        except FenceError",
+        "                pass\n        except FenceError",
         ("tests/storage/test_fences.py",),
         "a fence that was read and is not durable yet is believed",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from waltzctl.engine.errors import (
     SyncFailedError,
 )
 from waltzctl.engine.inspect.verify import VerifySummary, verify
+from waltzctl.engine.storage.failed_syncs import FENCES, sync_failed
 from waltzctl.engine.storage.fences import SessionFences, damaged_fences, fence_path, forget_fence, stored_session
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.fence import FENCE_HEADER, FENCE_MAGIC, fence_file_size, pair_offset
@@ -156,6 +158,29 @@ def test_what_a_failed_sync_left_in_memory_only_is_written_again(
                 *([("write", written)] if again else []),
                 ("sync", b""),
             ]
+
+
+def test_a_sync_that_failed_is_noted_also_where_the_file_cannot_be_closed_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of close was raised in its place, and the next process took the session for durable."""
+    path = state_directory(tmp_path)
+    with SessionFences.open(path, 2) as fences:
+        fences.raise_to(0, 3)
+    real = os.close
+
+    def closing(descriptor: int) -> None:
+        ours = os.readlink(f"/proc/self/fd/{descriptor}") == os.fspath(fence_path(path))
+        real(descriptor)
+        if ours:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        let_syncs_fail(patch, "sessions")
+        patch.setattr(os, "close", closing)
+        with pytest.raises(SyncFailedError):
+            SessionFences.open(path, 2)
+    assert sync_failed(path, FENCES)
 
 
 @pytest.mark.parametrize("spoil", ["header", "shorter", "longer", "other"])
