@@ -21,7 +21,7 @@ from waltzctl.engine.compare.states import replaced_ranges
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError, WaltzError
 from waltzctl.engine.inspect.targets import place_of
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import read_control
+from waltzctl.engine.log.view import partition_directories, read_control
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import NotedFiles, Repair, note
 from waltzctl.engine.repair.recover import plan_recover
@@ -39,9 +39,16 @@ def look_at(directories: Sequence[PurePath], partitions: Collection[int] | None)
     for path in directories:
         if places.on_this_machine(path):
             with contextlib.suppress(WaltzError, OSError):
-                place = place_of(path)
-                found[path] = replace(note(places.local(places.absolute(path)), partitions), place=place)
+                stood = _stood(path, partitions)
+                found[path] = replace(note(places.local(places.absolute(path)), partitions), stood=stood)
     return found
+
+
+def _stood(path: PurePath, partitions: Collection[int] | None) -> dict[PurePath, tuple[int, int]]:
+    """Device and inode of a directory and of those of its partitions, each of which may be on a disk of its own."""
+    numbers = partition_directories(path) if partitions is None else sorted(partitions)
+    asked = ((one, place_of(one)) for one in (path, *(path / str(number) for number in numbers)))
+    return {one: place for one, place in asked if place is not None}
 
 
 def plans(
@@ -57,8 +64,8 @@ def plans(
     is stale, as the comparison may not know what it would cut.  `allow_data_loss`: plans may cut and replace records at or below
     a local low-water mark, and give up what cannot be restored.
 
-    Raises InvalidRequestError for a URL, StalePlanError for a directory that is no longer where it was seen: each plan rests on
-    the votes of all of them.  Also raises NotWaltzError for a directory that went away, DiskReadError.
+    Raises InvalidRequestError for a URL, StalePlanError for a directory, also of a partition, that is no longer where it was
+    seen: each plan rests on the votes of all of them.  Also raises NotWaltzError for a directory that went away, DiskReadError.
     """
     for path in directories:
         if not places.on_this_machine(path):
@@ -66,8 +73,8 @@ def plans(
                 f"{path}: plans are made for files of this machine",
                 advice="copy the storage directory here, or mount it",
             )
-    for path, noted in seen.items():
-        if noted.place is not None and place_of(path) != noted.place:
+    for path, place in (one for noted in seen.values() for one in noted.stood.items()):
+        if place_of(path) != place:
             raise StalePlanError(
                 f"{path}: was moved, or another one was put in its place, while it was compared; nothing was modified",
                 advice="bring it back, and compare again",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -30,11 +31,11 @@ from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import end
 from waltzctl.engine.log.evidence import Evidence, evidence
-from waltzctl.engine.log.view import PartitionView, SegmentView, read_infos, view_partition
+from waltzctl.engine.log.view import PartitionView, SegmentView, read_control, read_infos, view_partition
 from waltzctl.engine.losses import BelowMark, BelowProof, Ids
-from waltzctl.engine.storage.assignment import assigned_here
+from waltzctl.engine.storage.assignment import assigned_here, is_retired
 from waltzctl.engine.storage.orphans import stand_elsewhere
-from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 
 Span = tuple[int | None, int | None]
 """A requested range of ids, both ends inclusive; None is no bound."""
@@ -64,6 +65,8 @@ class PartitionRun:
         self._seen: set[tuple[Code, PurePath | str, int | None]] = set()
         self._proven: tuple[PartitionView | None, Evidence] | None = None
         self._unlisted: DiskReadError | None = None  # why the directory could not be listed when it was tried last
+        self._gone = False  # whether there was none
+        self._told_missing = False
         self._ordered: tuple[tuple[SegmentJob, ...], tuple[SegmentJob, ...]] | None = None
         """A value of `jobs`, and the same jobs by the ids with which their segments begin."""
         self._template = SegmentJob(
@@ -251,7 +254,7 @@ class PartitionRun:
                 break
             again = self._view_again()
             if again is None:
-                yield from self.moved()  # otherwise the partition was removed, which is no loss
+                yield from self.moved()
                 return
             self._partition.view = view = _up_to(again, self._latest)
             reports = [check_again(job) for job in self._scope.segment_jobs(self._partition, self._template)]
@@ -310,8 +313,10 @@ class PartitionRun:
     def moved(self) -> Iterator[Finding]:
         """The finding that the root of the scope was moved or replaced, or that the partition cannot be listed any more.
 
-        What is not found any more was not looked at.
+        What is not found any more was not looked at.  Where the partition's directory alone is gone, and the partition was not
+        taken away from the node meanwhile, it is missing.
         """
+        gone, self._gone = self._gone, False
         if self._unlisted is not None:
             yield self._context.finding(Code.READ_ERROR, self._partition.path, str(self._unlisted))
             self._unlisted = None
@@ -319,6 +324,27 @@ class PartitionRun:
         if root is not None and self._scope.moved():
             said = "the directory was moved, or another one was put in its place, while it was read: not everything was examined"
             yield self._context.finding(Code.READ_ERROR, root, said)
+        elif gone and self._scope.place is not None:  # else it is another directory that would be asked
+            yield from self._missing()
+
+    def _missing(self) -> Iterator[Finding]:
+        """The finding that the partition's directory is missing by what is assigned now; none if a node took it away, or back."""
+        storage, number = self._context.storage, self._context.number
+        # in this order: what a node deletes is no longer among the retired ones only behind the change of the control file
+        asked = self._partition.whole and not self._told_missing
+        if storage is None or number is None or not asked or is_retired(storage, number):
+            return
+        control: ControlFile | None = None
+        with suppress(DiskReadError):  # whoever reads it tells why
+            control = read_control(storage / CONTROL_FILE_NAME)
+        assigned = assigned_here(storage, control, number, directory=False)
+        if control is None or not assigned or places.is_directory(self._partition.path):
+            return
+        self._told_missing = True
+        current = control.partitions[number].current_struct
+        mark, session = (None, None) if current is None else (current.local_low_water_mark, current.session_id)
+        context = replace(self._context, assigned=assigned, local_low_water_mark=mark, session_id=session)
+        yield from placement_findings(context, None, self._count)
 
     def losses(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:
         """Accepted losses of which transactions are still missing; none if the partition is unassigned and has no directory.
@@ -371,13 +397,13 @@ class PartitionRun:
         )
 
     def _view_again(self) -> PartitionView | None:
-        self._unlisted = None
+        self._unlisted, self._gone = None, False
         try:
             return view_partition(self._partition.path, self._partition.number)
         except DiskReadError as error:
             self._unlisted = error
         except NotWaltzError:
-            pass
+            self._gone = True
         return None
 
     def orphans(self, held: Sequence[Ids], elsewhere: Sequence[Ids] = ()) -> Iterator[Finding]:

@@ -42,6 +42,10 @@ FileSeen: TypeAlias = tuple[str, int, int]
 """Name, size in bytes and modification time in ns of a file."""
 
 
+_NO_DIGEST = "changed"
+"""In the place of a digest: of a file that was another one behind its reading than before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One thing that a plan does.
@@ -102,12 +106,12 @@ class NotedFiles:
     """What was noted of files before they were read.
 
     `listings`: as in `Binding`, by partition; None: beside the partitions.  `digests`: SHA-256 of a file; None: it is not there.
-    `place`: device and inode of the directory before; None where nobody asked.
+    `stood`: device and inode of the directory and of those of its partitions before; empty where nobody asked.
     """
 
     listings: dict[int | None, list[FileSeen]] = field(default_factory=dict)
     digests: dict[PurePath, str | None] = field(default_factory=dict)
-    place: tuple[int, int] | None = None
+    stood: dict[PurePath, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,8 +359,8 @@ class PlanDraft:
             if path not in self.seen.digests:
                 self.seen.digests[path] = _source_digest(path)
         for replica in replicas:
-            # what is there now is not what was read: no file has this digest, so that the plan is stale
-            self.seen.digests.update(dict.fromkeys(replica.changed(self.sources)))
+            # what is there now is not what was read: nothing has this digest, not even a file that is gone, so the plan is stale
+            self.seen.digests.update(dict.fromkeys(replica.changed(self.sources), _NO_DIGEST))
         binding = bind(self.storage, partitions, self.edits, sources, seen=self.seen)
         steps = [{**asdict(step), "path": os.path.relpath(step.path, self.storage)} for step in self.steps]
         body = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -120,6 +120,42 @@ def test_a_replica_in_whose_place_another_one_is_put_meanwhile_has_no_vote(
     assert (refused.status, (tmp_path / "plans").exists()) == (13, False)
     assert "the directory was moved, or another one was put in its place, while it was read" in refused.out
     assert "was moved, or another one was put in its place, while it was compared; nothing was modified" in refused.err
+    assert ends(replicas[0])[0]["last_transaction_id"] == 39
+
+
+@pytest.mark.parametrize("when", ["before it is listed", "before the votes", "behind the votes"])
+@pytest.mark.parametrize("command", ["recover", "compare"])
+def test_a_partition_of_a_replica_in_whose_place_another_one_is_put_meanwhile_has_no_vote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, command: str
+) -> None:
+    """It has a disk of its own, in whose place a stale copy was mounted; the replica itself stayed where it was."""
+    replicas = [build_directory(tmp_path / name, {0: last}, local_low_water_mark=9) for name, last in STALE.items()]
+    build_directory(tmp_path / "stale", {0: 25}, local_low_water_mark=9)
+    listed, members = directories._view, directories.Directories.members
+
+    def replaced(now: str) -> None:
+        if now == when:
+            (replicas[1] / "0").rename(tmp_path / "away")
+            (tmp_path / "stale" / "0").rename(replicas[1] / "0")
+
+    def view_of(path: PurePath, partitions: Any) -> Any:
+        if path == replicas[0]:
+            replaced("before it is listed")
+        return listed(path, partitions)
+
+    def members_of(one: directories.Directories, partition: int) -> tuple[directories.Member, ...]:
+        replaced("before the votes")
+        found = members(one, partition)
+        replaced("behind the votes")
+        return found
+
+    monkeypatch.setattr(directories, "_view", view_of)
+    monkeypatch.setattr(directories.Directories, "members", members_of)
+    planned = ("--plan-dir", tmp_path / "plans")
+    refused = recover(replicas, "--yes") if command == "recover" else invoke("compare", *replicas, *planned)
+    assert (tmp_path / "away").exists()
+    assert (refused.status, (tmp_path / "plans").exists()) == (13, False)
+    assert f"{replicas[1] / '0'}: was moved, or another one was put in its place" in refused.err
     assert ends(replicas[0])[0]["last_transaction_id"] == 39
 
 

@@ -28,7 +28,9 @@ from waltzctl.engine.inspect.verify import VerifyOptions, verify
 from waltzctl.engine.log.view import PartitionView
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.store import list_entries
+from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
 
 WRITER = Path(__file__).with_name("live_writer.py")
@@ -411,6 +413,35 @@ def test_a_partition_that_is_emptied_while_it_is_read_has_lost_what_was_acknowle
     answer = invoke(command, storage, "--format", "ndjson")
     assert answer.status == 4
     assert answer.out.count("transactions 0 to 29 were durable here once") == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])
+@pytest.mark.parametrize("layout", [*Layout])
+@pytest.mark.parametrize("how", ["moved", "unassign", "delete"])
+def test_a_partition_whose_directory_goes_while_it_is_read_is_missing_unless_a_node_took_it_away(
+    tmp_path: Path, command: str, layout: Layout, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a link to a disk that is unmounted, for example: nothing of it was read, and nothing was found."""
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20, local_low_water_mark=29, layout=layout)
+    begun, done = PartitionRun.__init__, list[str]()
+
+    def begun_and_gone(run: PartitionRun, *given: Any) -> None:
+        begun(run, *given)
+        if not done:
+            done.append(how)
+            if how == "moved":
+                (storage / "0").rename(tmp_path / "moved")
+            else:
+                with StorageDirectory.open(storage) as directory:
+                    directory.unassign(0, delete_files=how == "delete")
+                    if layout is Layout.RELEASED and how == "unassign":
+                        (storage / "0").rename(tmp_path / "moved")
+
+    monkeypatch.setattr(PartitionRun, "__init__", begun_and_gone)
+    answer = invoke(command, storage, "--format", "ndjson")
+    assert done
+    assert answer.status == (4 if how == "moved" else 0)
+    assert answer.out.count('"code":"partition-directory-missing","severity"') == (how == "moved")
 
 
 @pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])

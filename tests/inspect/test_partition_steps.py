@@ -327,7 +327,7 @@ def test_what_only_an_index_lists(storage: Path) -> None:
 def test_a_log_that_changes_again_and_again_is_looked_at_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int
 ) -> None:
-    """And nothing is told then."""
+    """And nothing is told then, unless no directory is there any more."""
     storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=34)
     one = opened(age(storage))
     left = [changes]
@@ -342,7 +342,9 @@ def test_a_log_that_changes_again_and_again_is_looked_at_a_few_times(
     if changes == 1:
         shutil.rmtree(storage / "0")
         left[0] = 1
-        assert dumped(one, (20, None)) == []
+        assert dumped(one, (20, None)) == ["partition-directory-missing"]
+        left[0] = 1
+        assert dumped(one, (20, None)) == [], "told already"
 
 
 @pytest.mark.parametrize("changes", [0, 1, 2, 3, 4])

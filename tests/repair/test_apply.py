@@ -204,6 +204,28 @@ def test_a_replica_that_changes_while_its_files_are_hashed_gives_nothing(
     assert snapshot(scene.root) == before
 
 
+def test_a_replica_file_that_is_removed_while_the_plan_is_made_gives_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it is not there was taken for the state which the plan was made for, and the repair ended in the middle."""
+    scene.seg(50).unlink()
+    digest = plan._digest
+
+    def hashed_and_removed(path: PurePath) -> str | None:
+        found = digest(path)
+        if path == scene.replica / "0" / scene.seg(50).name:
+            Path(path).unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(plan, "_digest", hashed_and_removed)
+    repair = plan_recover(scene.root, replicas=[scene.replica])
+    assert repair.edits
+    before = snapshot(scene.root)
+    with pytest.raises(StalePlanError, match=scene.seg(50).name):
+        apply(repair, arguments=[])
+    assert snapshot(scene.root) == before
+
+
 def truncated(d: Twelve) -> Repair:
     return plan_truncate(d.root, partition=0, after=9)
 
