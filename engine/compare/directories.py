@@ -88,7 +88,7 @@ class Directories:
             held,
             found.required - 1,
         )
-        return Member(view.path, ballot, replica, proven - 1 if known else None, directory.special_end)
+        return Member(view.path, ballot, replica, proven - 1 if known else None, directory.special_end is not None)
 
     def findings(self, partitions: Collection[int]) -> Iterator[Finding]:
         """Findings about what limits the vote: control files, ledgers and marks that are damaged or missing."""

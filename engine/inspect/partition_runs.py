@@ -247,7 +247,7 @@ class PartitionRun:
         if not self._partition.whole:
             return
         reports = self._reports
-        found = list(join_findings(self._context, reports, self.proven()))
+        found, special = list(join_findings(self._context, reports, self.proven())), set(view.special)
         for _ in range(ATTEMPTS):
             # a segment that is gone has no findings: what is there in its place has to be looked at
             if not (found or any(one.gone for one in reports)) or self.unchanged(view, reports):
@@ -256,6 +256,10 @@ class PartitionRun:
             if again is None:
                 yield from self.moved()
                 return
+            # a link whose disk was unmounted meanwhile is no file that was removed
+            fresh = tuple(path for path in again.special if path not in special)
+            yield from special_findings(self._context, replace(again, special=fresh))
+            special.update(fresh)
             self._partition.view = view = _up_to(again, self._latest)
             reports = [check_again(job) for job in self._scope.segment_jobs(self._partition, self._template)]
             for report in reports:

@@ -162,11 +162,18 @@ class PartitionView:
         return tuple(segment for segment in self.segments if segment.data is not None)
 
     @property
-    def special_end(self) -> bool:
-        """Whether the last data file, by its name, is special: nobody knows what the partition holds behind the others."""
-        named = (parsed for parsed in (parse_name(path.name) for path in self.special) if parsed is not None)
-        last = max((first for first, suffix in named if suffix == SEGMENT_SUFFIX), default=-1)
-        return last > max((segment.first_transaction_id for segment in self.data_segments), default=-1)
+    def special_data(self) -> dict[int, PurePath]:
+        """The special files in the place of data files, by the transaction id in their names."""
+        named = ((parse_name(path.name), path) for path in self.special)
+        return {parsed[0]: path for parsed, path in named if parsed is not None and parsed[1] == SEGMENT_SUFFIX}
+
+    @property
+    def special_end(self) -> PurePath | None:
+        """The last data file, by its name, if it is special: nobody knows what the partition holds behind the others."""
+        special = self.special_data
+        last = max(special, default=-1)
+        before = max((segment.first_transaction_id for segment in self.data_segments), default=-1)
+        return special[last] if last > before else None
 
     @property
     def fingerprint(self) -> bytes:

@@ -153,6 +153,8 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = before.of(place)
             if last is None or last.transaction_id < known.transaction_id:
                 if known.identified:
+                    if last is not None:
+                        history.record_now(number, known)  # raises where it may be in a file that cannot be read
                     raise history_changed(
                         history.place, number, known, None, -1 if last is None else last.transaction_id
                     )
@@ -162,7 +164,8 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             seen[place] = known  # the replica is assigned the partition, and so has a vote
             wanted = min(goal, last.transaction_id)
             if wanted > known.transaction_id:
-                found = last if wanted == last.transaction_id else self._at(place, number, wanted, known)
+                whole = wanted == last.transaction_id and not last.lost  # else a record may have the id nevertheless
+                found = last if whole else self._at(place, number, wanted, known)
                 seen[place] = behind_loss(wanted) if last.lost and not found.identified else found
         return Reached(goal, seen)
 

@@ -82,6 +82,8 @@ def _quarantined_gaps(quarantine: Sequence[Mapping[str, Any]], nodes: Mapping[An
         first, count, node = row["transaction_id"], row["missing"], row["node"]
         if first is None or row["partition"] is None or (node is not None and (node, row["partition"]) not in nodes):
             continue
+        if row["finding"] == Code.SPECIAL_FILE and _read_up_to(nodes[node, row["partition"]]) > first:
+            continue  # it was told at the end of the partition, which is read on only when a file is there
         if row["finding"] == Code.REPLICA_DIFFERS:
             kind = UNDECIDED
         elif node is None:
@@ -115,10 +117,15 @@ def _lagging(completeness: Sequence[Mapping[str, Any]]) -> Iterator[_Gap]:
     The batches alone would not tell: of a log that is being written, some replicas are always read further than others.
     """
     for row in completeness:
-        first = max(row["expected"] - row["behind"], row["last_transaction_id"] + 1)
+        first = max(_read_up_to(row), row["last_transaction_id"] + 1)
         if first < row["expected"]:
             remedy = "It catches up in the next session; see waltzctl compare."
             yield _Gap(row["node"], row["partition"], BEHIND, first, row["expected"], None, remedy)
+
+
+def _read_up_to(row: Mapping[str, Any]) -> int:
+    """The id after the last one that was read of a replica's partition; `row`: of completeness."""
+    return int(row["expected"] - row["behind"])
 
 
 def _held_elsewhere(gap: _Gap, found: Sequence[_Gap], completeness: Sequence[Mapping[str, Any]]) -> bool:
@@ -128,7 +135,7 @@ def _held_elsewhere(gap: _Gap, found: Sequence[_Gap], completeness: Sequence[Map
     for row in completeness:
         if row["partition"] != gap.partition or row["node"] == gap.node:
             continue
-        if row["expected"] - row["behind"] < gap.stop:
+        if _read_up_to(row) < gap.stop:
             continue
         overlaps = any(
             other.node == row["node"]

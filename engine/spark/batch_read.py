@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.inspect.targets import place_of
 from waltzctl.engine.log import places
-from waltzctl.engine.spark.directory_views import VIEW_PLANS, read_view
+from waltzctl.engine.spark.directory_views import VIEW_PLANS, IndexTask, SegmentTask, read_view
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.read_options import ReadOptions, parse
 from waltzctl.engine.spark.record_plan import record_parts
 from waltzctl.engine.spark.selection import Selection, pushed
-from waltzctl.engine.spark.splits import FLAT, pack, survey
+from waltzctl.engine.spark.splits import FLAT, SegmentPart, pack, survey
 from waltzctl.engine.spark.view_schemas import arrow_schema, columns_of, pick
 from waltzctl.engine.spark.wanted_types import arrow_schema_of, handed_on
+from waltzctl.formats.control import CONTROL_FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import PurePath
 
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
@@ -82,8 +85,8 @@ class WaltzReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches with exactly the schema that was announced to Spark.  Damage is returned as rows."""
         if not isinstance(partition, Packet):  # Spark creates a partition of its own where we return none
-            return iter(())
-        check_seen(partition.items)
+            return
+        seen = check_seen(partition.items)
         made = arrow_schema(pick(self._options.view, self._wanted))
         wanted = arrow_schema_of(self._schema)
         if self._options.view == "records":
@@ -92,7 +95,13 @@ class WaltzReader(DataSourceReader):
             rows = read_packet(partition.items, self._wanted, made, fail_on_loss=self._options.fail_on_loss)
         else:
             rows = read_view(partition.items, pick(self._options.view, self._wanted), made)
-        return (handed_on(batch, wanted) for batch in rows)
+        yield from (handed_on(batch, wanted) for batch in rows)
+        for directory, place in seen.items():
+            if place_of(directory) != place:
+                raise NotWaltzError(
+                    f"{directory}: the directory was moved, or another one was put in its place, while it was read",
+                    advice="read it again when it is back",
+                )
 
 
 class PushingReader(WaltzReader):
@@ -104,17 +113,32 @@ class PushingReader(WaltzReader):
         return filters
 
 
-def check_seen(items: Iterable[Any]) -> None:
+def check_seen(items: Iterable[Any]) -> dict[PurePath, tuple[int, int] | None]:
     """Raise NotWaltzError where a worker does not see a planned storage directory: its rows would be missing silently.
 
-    Files and partition directories may have been removed since the plan; a storage directory is not.
+    Returns the place of each storage directory.  Files and partition directories may have been removed since the plan, but by
+    nobody where no control file is; a storage directory is not, and an empty one is a mount point without its disk.
     """
-    for directory in {item.directory.parent for item in items if item.directory is not None}:
-        if places.on_this_machine(directory) and not places.exists(directory):
-            raise NotWaltzError(
-                f"{directory}: there is no such directory on the machine of this worker ({platform.node()})",
-                advice="put the files where every worker sees them under this path: a shared file system, or a URL",
-            )
+    seen: dict[PurePath, tuple[int, int] | None] = {}
+    for directory in {item.directory for item in items if item.directory is not None}:
+        storage = directory.parent
+        if not places.on_this_machine(directory):
+            continue
+        if not places.still_named(storage / CONTROL_FILE_NAME) and not places.exists(directory):
+            raise _unseen(storage)
+        seen[storage] = place_of(storage)
+    # no repair and no node removes a partition's last segment and leaves the directory
+    for directory in {item.job.directory for item in items if isinstance(item, SegmentPart | SegmentTask | IndexTask)}:
+        if places.on_this_machine(directory) and places.exists(directory) and not places.names(directory):
+            raise _unseen(directory)
+    return seen
+
+
+def _unseen(directory: PurePath) -> NotWaltzError:
+    return NotWaltzError(
+        f"{directory}: there is no such directory on the machine of this worker ({platform.node()}), or nothing in it",
+        advice="put the files where every worker sees them under this path: a shared file system, or a URL",
+    )
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> WaltzReader:

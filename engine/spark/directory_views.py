@@ -26,6 +26,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.storage_checks import storage_findings
+from waltzctl.engine.log import places
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
 from waltzctl.engine.spark.record_arrays import Constants
@@ -105,7 +106,7 @@ class IndexTask:
 
 def _plan_control(surveyed: Iterable[Surveyed], selection: Selection, _split_size: int) -> Iterator[ControlTask]:
     for one in surveyed:
-        if one.scope.control_path is not None:
+        if one.scope.control_path is not None and places.still_named(one.scope.control_path):
             yield ControlTask(node_of(one.scope), one.scope.control_path, selection)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding, loss_finding
+from waltzctl.engine.findings.directory_contents import special_finding
 from waltzctl.engine.freed_memory import keep_freed_memory
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import damage_told
@@ -23,6 +24,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import ENDS_ONLY
+from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import Stretch, begun, joint
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap, Overlap
@@ -92,7 +94,7 @@ class _PartReading:
         self.end: _End | None = None
 
     def run(self) -> Iterator[pa.RecordBatch]:
-        """The rows; none for a file that was removed or truncated since it was listed."""
+        """The rows; none for a file that was removed or truncated since it was listed, one for what stands in its place."""
         part, opened = self._part, False
         with contextlib.ExitStack() as stack:
             try:
@@ -104,10 +106,16 @@ class _PartReading:
                     return
                 yield from self._items(reader)
             except FilesChangedError:
-                return
+                yield from self._gathering.tell(self._in_its_place(), part.node)
             except DiskReadError as error:
                 if opened or part.number == 0:  # only one part reports that the file cannot be opened
                     yield from self._gathering.tell(unreadable(part.job, error).findings, part.node)
+
+    def _in_its_place(self) -> list[Finding]:
+        """What stands in the place of a file that was listed: a link whose disk was unmounted is no removal."""
+        path = self._part.job.data_path
+        kind = places.special(path)
+        return [] if kind is None else [special_finding(path, kind, self._part.job.where)]
 
     def _of_file(self, reader: ChunkReader) -> list[Finding]:
         """The findings of the file's header, and of the join with the segment before it."""

@@ -130,7 +130,8 @@ def expand(path: PurePath) -> list[PurePath]:
     except NotWaltzError:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             inside = [path / name for name in places.names(path)]
-            held = [one for one in inside if places.file_numbers(one / CONTROL_FILE_NAME) is not None]
+            # also one whose control file is a dead link or cannot be examined: it is not passed over, and its findings tell that
+            held = [one for one in inside if places.still_named(one / CONTROL_FILE_NAME)]
             if held:
                 return held
         raise

@@ -8,11 +8,15 @@ a torn tail                            nothing: the record is being written
 damage before an intact record         one row with its finding, in the batch with the first id that it cost
 lost transactions after the last       one row with their finding, where evidence (`stream_losses`) proves that they were
 record                                 written
+a last data file that is none (a dead  one row with its finding, and nothing of what it may hold counts as lost: it is read
+link, a FIFO)                          when the file is there
+a file that cannot be examined (EIO)   the query stops
 =====================================  ====================================================================================
 """
 
 from __future__ import annotations
 
+import errno
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,8 +24,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
-from waltzctl.engine.errors import DiskReadError, NotWaltzError, StalePlanError
+from waltzctl.engine.durable.regular import NotRegularError
+from waltzctl.engine.errors import DiskReadError, NotWaltzError, SpecialFileError, StalePlanError
 from waltzctl.engine.findings import Finding, Where, loss_finding
+from waltzctl.engine.findings.directory_contents import special_finding
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.log import places
@@ -38,7 +44,7 @@ from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.spark.data_loss import Losses
-from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss, history_changed
 from waltzctl.engine.spark.read_options import storage_options
 from waltzctl.engine.spark.record_arrays import Constants, rows_of
 from waltzctl.engine.spark.stream_losses import LostRange, Promised
@@ -77,11 +83,14 @@ class _Listed:
     """Whether that time was more than `_SETTLED` ago: then an unchanged time means an unchanged directory."""
 
 
-def _with_last_segment_as_now(view: PartitionView) -> PartitionView:
+def _with_last_segment_as_now(view: PartitionView) -> PartitionView | None:
+    """None where one of its files is gone, which only a new listing explains: a link's target may go and leave the name."""
     if not view.segments:
         return view
     last = view.segments[-1]
     now = replace(last, data=FileState.of(last.data_path), index=FileState.of(last.index_path))
+    if (last.data is not None and now.data is None) or (last.index is not None and now.index is None):
+        return None
     return replace(view, segments=(*view.segments[:-1], now))
 
 
@@ -134,12 +143,25 @@ class DirectoryHistory:
         path = self._path / str(number)
         modified, before = places.directory_modified_ns(path), self._listed.get(number)
         if before is not None and before.settled and before.modified_ns == modified:
-            return replace(before, view=_with_last_segment_as_now(before.view))
+            now = _with_last_segment_as_now(before.view)
+            if now is not None:
+                return replace(before, view=now)
         settled = modified is not None and time.time_ns() - modified > _SETTLED
         try:
-            return _Listed(view_partition(path, number), modified, settled)
+            view = self._view(number)
         except NotWaltzError:
             return None
+        # what is no file may become one without a change of the directory: a link's target
+        return _Listed(view, modified, settled and not view.special)
+
+    def _view(self, number: int) -> PartitionView:
+        """List a partition's files.  Raises NotWaltzError; DiskReadError also for a data file that cannot be examined: what it
+        holds is not missing, and would be left out ever after if it were told as lost.
+        """
+        view = view_partition(self._path / str(number), number)
+        for path in view.special_data.values():
+            places.file_numbers(path)
+        return view
 
     def _retrying(self, partition: int, work: Callable[[PartitionPlaces], T]) -> T:
         """Call `work`; when a truncation has removed a file, list the partition and call it again, up to `_TRIES` times."""
@@ -147,7 +169,7 @@ class DirectoryHistory:
             try:
                 return work(self._places[partition])
             except FilesChangedError:
-                self._places[partition] = PartitionPlaces(view_partition(self._path / str(partition), partition))
+                self._places[partition] = PartitionPlaces(self._view(partition))
         raise StalePlanError(
             f"{self._path}, partition {partition}: its files change faster than they can be read",
             advice="is it being truncated again and again? start the query when that is over",
@@ -162,15 +184,24 @@ class DirectoryHistory:
             if partitions is not None and number not in partitions:
                 continue
             last, lost = self._end(number, known)
+            special, before = self._special_end(number) is not None, known.get(number, BEGINNING)
+            if special and before.lost:  # what was told as lost may be in that file, and is not given up
+                lost = max(lost, before.transaction_id)
             if up_to == LOW_WATER_MARK:
                 mark = self._mark(number)
                 lost = min(lost, mark)
+                special = special and mark > last.transaction_id
                 # damage up to the mark becomes a row when the records after it are read
                 if mark < last.transaction_id:
                     last = self.at_or_before(number, mark, known.get(number, BEGINNING))
                     lost = last.transaction_id
-            found[number] = behind_loss(lost) if lost > last.transaction_id else last
+            found[number] = behind_loss(lost) if special or lost > last.transaction_id else last
         return found
+
+    def _special_end(self, number: int) -> PurePath | None:
+        """The last data file of a partition, as of the last listing, if it is none: what is behind the others is not known."""
+        listed = self._listed.get(number)
+        return None if listed is None else listed.view.special_end
 
     def _promised(self, number: int) -> Promised:
         """The evidence of a partition's transactions other than its records, as of the last listing."""
@@ -187,6 +218,8 @@ class DirectoryHistory:
         A loss is confirmed by a second listing, since a truncation may have come between the first one and the reading.
         """
         last = self._retrying(number, lambda places: self._last(places, known))
+        if self._special_end(number) is not None:  # what is proven may be in that file
+            return last, last.transaction_id
         if self._promised(number).proven.required - 1 <= last.transaction_id:
             return last, last.transaction_id
         self._control = read_control(self._path / CONTROL_FILE_NAME)
@@ -195,6 +228,8 @@ class DirectoryHistory:
             self._listed[number] = listed
             self._places[number] = PartitionPlaces(listed.view)
         last = self._retrying(number, lambda places: self._last(places, known))
+        if self._special_end(number) is not None:
+            return last, last.transaction_id
         return last, max(last.transaction_id, self._promised(number).proven.required - 1)
 
     def _last(self, places: PartitionPlaces, known: Mapping[int, Anchor]) -> Anchor:
@@ -234,18 +269,32 @@ class DirectoryHistory:
         """See `History.record_now`."""
         if partition not in self._places:
             return None
-        return self._retrying(partition, lambda places: places.record_now(anchor))
+        found = self._retrying(partition, lambda places: places.record_now(anchor))
+        if found is None and (special := self._special_end(partition)) is not None:
+            raise SpecialFileError(special, None, NotRegularError(errno.EINVAL, self._kind_of(special)), doing="read")
+        return found
+
+    @staticmethod
+    def _kind_of(special: PurePath) -> str:
+        return f"it is {places.still_special(special) or 'gone'}, not a regular file"
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange | LostRange]:
-        """See `History.parts`.  An `end` that names no record: the ids after the last record, up to this one, are lost."""
+        """See `History.parts`.
+
+        An `end` that names no record: the ids after the last record, up to this one, are lost; none of them: the data file behind
+        it is none.
+        """
         if not end.identified:
             last = self.at_or_before(partition, end.transaction_id, start)
             if last.transaction_id > start.transaction_id:
                 yield from self._ranges(partition, start, last)
             first = max(start.transaction_id, last.transaction_id) + 1
+            where = Where(self._path, partition, self._path / str(partition))
+            special = self._special_end(partition)
             if first <= end.transaction_id:
-                where = Where(self._path, partition, self._path / str(partition))
                 yield self._promised(partition).lost(first, end.transaction_id + 1, where)
+            elif special is not None and (kind := places.still_special(special)) is not None:
+                yield LostRange(replace(special_finding(special, kind, where), transaction_id=first))
         else:
             yield from self._ranges(partition, start, end)
 
@@ -268,7 +317,16 @@ class DirectoryHistory:
             local_low_water_mark=mark,
             storage=self._path,
         )
-        yield from self._retrying(partition, lambda places: list(places.ranges(start, end, template)))
+        confirmed = self._places[partition]
+
+        def planned(places: PartitionPlaces) -> list[SegmentRange]:
+            if places is not confirmed and ((found := places.record_now(end)) is None or not found.is_record(end)):
+                raise history_changed(
+                    self.place, partition, end, found, None
+                )  # gone since the batch's end was looked at
+            return list(places.ranges(start, end, template))
+
+        yield from self._retrying(partition, planned)
 
     def read(self, part: SegmentRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises StalePlanError when the part's file has changed since it was planned."""

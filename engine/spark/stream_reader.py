@@ -313,11 +313,15 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if behind and anchor.identified and self._options.up_to != INTACT and last is not None:
                 self._confirm(number, anchor)  # the mark may be below the offset: an earlier query read without it
             elif behind and anchor.identified:
+                if last is not None:
+                    self._history.record_now(number, anchor)  # raises where it may be in a file that cannot be read
                 raise history_changed(place, number, anchor, None, -1 if last is None else last.transaction_id)
             elif last is not None and anchor.identified and last.transaction_id == anchor.transaction_id:
                 if not last.is_record(anchor):
                     raise history_changed(place, number, anchor, last, None)
                 behind = not lost  # the same record, perhaps in another file: nothing new but a loss after it
+            elif last is None and anchor.lost and anchor.transaction_id >= 0:
+                raise history_changed(place, number, anchor, None, -1)  # there were records in front of what was told
             elif behind and anchor.lost and last is not None and self._options.up_to == INTACT:
                 raise issued_again(place, number, anchor, last.transaction_id)
             if behind:
@@ -345,7 +349,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_within(self, partition: int, start: Anchor, last: Anchor, count: int) -> Anchor:
         """An intact record at most `count` transactions after `start`, or after the damage or gap that follows `start`."""
         if count <= 0:
-            return start
+            return last if last.transaction_id == start.transaction_id else start  # its end may have something to tell
         nothing = start.transaction_id  # no id after `start` up to this one has an intact record
         reach, found = nothing + count, start
         while reach < last.transaction_id:
@@ -405,7 +409,8 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The parts between two offsets, by partition.  Raises StalePlanError where a record at an offset is gone or replaced."""
         for number in sorted(finish.partitions):
             low, high = begin.at(number), finish.partitions[number]
-            if high.transaction_id <= low.transaction_id:
+            told = high.lost and not low.lost  # something stands at the end of the partition that is no data file
+            if high.transaction_id <= low.transaction_id and not (told and high.transaction_id == low.transaction_id):
                 if high.transaction_id < low.transaction_id or (low.identified and not high.is_record(low)):
                     found = high if high.transaction_id == low.transaction_id else None
                     raise history_changed(self._history.place, number, low, found, high.transaction_id)
@@ -419,7 +424,8 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         wanted = only_wanted(begin, self._options.partitions)
         for number, anchor in begin.partitions.items():
-            if not anchor.identified or number in finish.partitions:
+            told = anchor.lost and anchor.transaction_id >= 0
+            if not (anchor.identified or told) or number in finish.partitions:
                 continue
             if number in wanted:
                 raise history_changed(self._history.place, number, anchor, None, -1)

@@ -31,7 +31,7 @@ from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import Layout
-from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records
+from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records, index_name, segment_name
 
 WRITER = Path(__file__).with_name("live_writer.py")
 
@@ -476,3 +476,29 @@ def test_a_loss_in_a_partition_that_cannot_be_listed_any_more_is_not_passed_over
     answer = invoke(command, storage, "--format", "ndjson")
     assert answer.status == 14
     assert "the disk fails" in answer.out
+
+
+@pytest.mark.parametrize("first", [20, 40])
+def test_a_file_on_a_disk_that_is_unmounted_while_it_is_verified_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Its name is there and leads nowhere: it was not removed, and what it holds was not looked at."""
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20, local_low_water_mark=19)
+    files = [storage / "0" / name for name in (segment_name(first), index_name(first))]
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    for file in files:
+        file.rename(disk / file.name)
+        file.symlink_to(disk / file.name)
+    begun = PartitionRun.__init__
+
+    def begun_and_unmounted(run: PartitionRun, *given: Any) -> None:
+        begun(run, *given)
+        if disk.exists():
+            disk.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(PartitionRun, "__init__", begun_and_unmounted)
+    answer = invoke("verify", storage, "--format", "ndjson")
+    assert answer.status == 4
+    told = [one["path"] for one in answer.only("finding") if one["code"] == "special-file"]
+    assert told == [str(file) for file in sorted(files)]

@@ -254,8 +254,8 @@ FIFTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/batch_read.py",
-        "        check_seen(partition.items)\n",
-        "",
+        "seen = check_seen(partition.items)",
+        "seen: dict[PurePath, tuple[int, int] | None] = {}",
         ("tests/spark/test_splits.py::test_a_storage_that_a_worker_does_not_see_is_an_error_and_no_empty_result",),
         "a worker that does not see the storage has no rows, and the query has a result without them",
     ),

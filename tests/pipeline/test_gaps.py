@@ -161,3 +161,10 @@ def test_a_gap_is_elsewhere_where_another_replica_has_all_of_it(
         wanted = {*range(one.first_transaction_id, one.last_transaction_id + 1)}
         assert not wanted & held[one.node or ""]
         assert one.elsewhere == any(wanted <= other for name, other in held.items() if name != one.node)
+
+
+@pytest.mark.parametrize(("end", "told"), [(5, True), (6, False)])
+def test_what_stood_in_the_place_of_the_last_file_is_no_gap_when_that_was_read(end: int, told: bool) -> None:
+    """How much was in it nobody knew, so that nothing else takes the row back."""
+    found = gaps(rows({"a": end, "b": EXPECTED}), [lack("a", 5, None, "special-file")])
+    assert [one.finding for one in found if one.kind == "missing"] == ["special-file"] * told

@@ -24,7 +24,7 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.spark.nodes import served
 from tests.spark.object_store import running_store
 from tests.spark.streaming import SCHEMA, damage
-from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, SpecialFileError, StalePlanError
 from waltzctl.engine.pipeline import agreement_stream as agreement_module
 from waltzctl.engine.pipeline import committed_marks as marks_module
 from waltzctl.engine.pipeline.agreement_stream import agreement_stream
@@ -562,3 +562,30 @@ def test_each_row_of_a_record_that_a_node_does_not_give_out_counts_one(tmp_path:
         ("damaged", 71, 71),
     ]
     assert all(gap.elsewhere for gap in found)
+
+
+@pytest.mark.parametrize("limit", [None, 30])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_last_file_on_a_disk_that_is_not_mounted_waits_for_it(tmp_path: Path, limit: int | None, others: int) -> None:
+    """It is told once, and what it holds is neither lost nor nowhere: it is compared when the disk is there."""
+    sources = [replica(tmp_path / str(number), 120, mark=119) for number in range(1 + others)]
+    file, away = sources[0] / "0" / segment_name(100), tmp_path / "away"
+    file.rename(away)
+    file.symlink_to(tmp_path / "disk")
+    queries = {kind: Query(kind, *sources) for kind in ("records", "transactions", "differences")}
+    found = {kind: query.run(limit) for kind, query in queries.items()}
+    assert ids(found["transactions"]) == list(range(120 if others else 100))
+    assert found["differences"] == []
+    told = [row for row in found["records"] if row["finding"] is not None]
+    assert [(row["node"], row["transaction_id"], row["finding"]) for row in told] == [
+        (str(sources[0]), 100, "special-file")
+    ]
+    away.rename(tmp_path / "disk")
+    more = {kind: query.run(limit) for kind, query in queries.items()}
+    assert ids(more["records"]) == list(range(100, 120))
+    assert ids(more["transactions"]) == ([] if others else list(range(100, 120)))
+    assert more["differences"] == []
+    (tmp_path / "disk").rename(away)
+    for query in queries.values():
+        with pytest.raises(SpecialFileError, match="a link that leads nowhere"):
+            query.run(limit)

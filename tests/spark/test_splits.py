@@ -22,18 +22,20 @@ from tests.golden import golden_directories, needs_golden
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import dump_of, dumped, examples, in_order, packets, read
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError
+from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import resync, scanner
 from waltzctl.engine.spark import batch_read, header_order, segment_parts
 from waltzctl.engine.spark.batch_read import reader
 from waltzctl.engine.spark.splits import FLAT, SegmentPart, pack, parts_for
 from waltzctl.engine.spark.view_schemas import pick, spark_schema
+from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, segment_name
 
 SIZES = ("128MiB", "777", "300")
 
@@ -419,6 +421,76 @@ def test_a_storage_that_a_worker_does_not_see_is_an_error_and_no_empty_result(tm
     os.rename(storage, tmp_path / "elsewhere")
     with pytest.raises(Exception, match="every worker"):
         [list(planned.read(task)) for task in tasks]
+
+
+@pytest.mark.parametrize("view", ["records", "segments", "index", "findings", "control"])
+@pytest.mark.parametrize("where", ["storage", "partition"])
+def test_a_mount_point_without_its_disk_is_an_error_and_no_empty_result(tmp_path: Path, view: str, where: str) -> None:
+    """On a worker, or since the read was planned.  `findings` tells of the partition, and `control` does not read it."""
+    storage = build_directory(tmp_path / "s", {0: 60}, local_low_water_mark=59)
+    planned = reader(CaseInsensitiveDict({"path": str(storage), "view": view}), spark_schema(pick(view, None)))
+    tasks = list(planned.partitions())
+    mounted = storage if where == "storage" else storage / "0"
+    mounted.rename(tmp_path / "elsewhere")
+    mounted.mkdir()
+    if where == "partition" and view in ("findings", "control"):
+        rows = [row for task in tasks for batch in planned.read(task) for row in batch.to_pylist()]
+        assert [row.get("code") for row in rows] == (["acknowledged-missing"] if view == "findings" else [None])
+        return
+    with pytest.raises(NotWaltzError, match="or nothing in it"):
+        [list(planned.read(task)) for task in tasks]
+
+
+@pytest.mark.parametrize("view", ["records", "segments", "index", "findings"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_storage_that_is_moved_while_a_task_reads_it_is_an_error(
+    tmp_path: Path, view: str, monkeypatch: pytest.MonkeyPatch, *, replaced: bool
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 60})
+    other = build_directory(tmp_path / "other", {0: 0})
+    planned = reader(CaseInsensitiveDict({"path": str(storage), "view": view}), spark_schema(pick(view, None)))
+    opened = SegmentCheck._open
+
+    def moved_and_opened(check: SegmentCheck) -> None:
+        if not (tmp_path / "elsewhere").exists():
+            storage.rename(tmp_path / "elsewhere")
+            if replaced:
+                other.rename(storage)
+        opened(check)
+
+    tasks = list(planned.partitions())
+    monkeypatch.setattr(SegmentCheck, "_open", moved_and_opened)
+    with pytest.raises(NotWaltzError, match="moved, or another one was put in its place"):
+        [list(planned.read(task)) for task in tasks]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_storage_whose_control_file_is_none_is_among_those_of_a_directory(tmp_path: Path, kind: str) -> None:
+    """As when it is named itself."""
+    one, two = (build_directory(tmp_path / "data" / name, {0: 10, 1: 5}) for name in ("one", "two"))
+    control = two / CONTROL_FILE_NAME
+    control.unlink()
+    if kind == "link":
+        control.symlink_to("nowhere")
+    else:
+        os.mkfifo(control)
+    (tmp_path / "data" / "no-storage").mkdir()
+    found = read(tmp_path / "data")
+    assert [sum(row["node"] == str(path) for row in found) for path in (one, two)] == [15, 15]
+    assert [row["code"] for row in read(tmp_path / "data", view="findings")] == ["special-file"]
+
+
+def test_a_file_on_a_disk_that_goes_while_it_is_read_is_a_row(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 120})
+    file = storage / "0" / segment_name(100)
+    file.rename(tmp_path / "disk")
+    file.symlink_to(tmp_path / "disk")
+    planned = reader(CaseInsensitiveDict({"path": str(storage)}), spark_schema(pick("records", None)))
+    tasks = list(planned.partitions())
+    (tmp_path / "disk").rename(tmp_path / "elsewhere")
+    rows = [row for task in tasks for batch in planned.read(task) for row in batch.to_pylist()]
+    assert [row["transaction_id"] for row in rows if row["finding"] is None] == list(range(100))
+    assert [row["segment"] for row in rows if row["finding"] == "special-file"] == [100]
 
 
 def test_a_split_size_that_no_task_is_worth_is_refused(tmp_path: Path) -> None:

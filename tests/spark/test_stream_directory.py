@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +20,31 @@ from hypothesis import strategies as st
 
 from tests.builders import build_directory, make_records, write_segment
 from tests.golden import GOLDEN, needs_golden
-from tests.spark.streaming import Query, as_row, damage, findings, ids, open_stream, row_value, segment_path
-from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError, StalePlanError
+from tests.spark.streaming import (
+    Query,
+    as_row,
+    damage,
+    findings,
+    ids,
+    open_stream,
+    read_batch,
+    row_value,
+    segment_path,
+)
+from waltzctl.engine.errors import (
+    DamageError,
+    DiskReadError,
+    InvalidRequestError,
+    NotWaltzError,
+    SpecialFileError,
+    StalePlanError,
+)
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import dump_records
+from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
-from waltzctl.formats.control import decode_control
+from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import Record, index_name, segment_name
 
 
@@ -544,3 +565,181 @@ def test_what_is_no_storage_directory_is_told(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NotWaltzError, match=str(place)):
             open_stream(place).initialOffset()
+
+
+def _unexaminable(patch: pytest.MonkeyPatch, *paths: Path) -> None:
+    """``stat`` of these paths fails: a disk or a file server does not answer."""
+    hidden, look = {os.fspath(one) for one in paths}, os.stat
+
+    def failing(path: Any, *given: Any, **named: Any) -> os.stat_result:
+        if not isinstance(path, int) and os.fspath(path) in hidden:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
+        return look(path, *given, **named)
+
+    patch.setattr(os, "stat", failing)
+
+
+def _on_another_disk(path: Path, first: int, disk: Path) -> None:
+    """A segment's files are links to another disk, and no listing of the directory is so new that it is not trusted."""
+    disk.mkdir()
+    for file in (segment_path(path, first), path / "0" / index_name(first)):
+        shutil.move(file, disk / file.name)
+        file.symlink_to(disk / file.name)
+    os.utime(path / "0", (1, 1))
+
+
+@pytest.mark.parametrize("first", [50, 100])
+@pytest.mark.parametrize("limit", ["1000", "30"])
+def test_a_file_that_cannot_be_examined_for_a_moment_becomes_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, limit: str
+) -> None:
+    """The query stops, as where the file cannot be read, and goes on when the disk answers."""
+    path = build_directory(tmp_path / "d", {0: 150})
+    os.utime(path / "0", (1, 1))
+    query = Query(path, maxRecordsPerTrigger=limit)
+    hidden = segment_path(path, first), path / "0" / index_name(first)
+    with monkeypatch.context() as patch:
+        _unexaminable(patch, *hidden)
+        with pytest.raises(DiskReadError, match="Input/output error"):
+            query.run()
+    query.run()
+    with monkeypatch.context() as patch:
+        _unexaminable(patch, *hidden)
+        query.restart()
+        with pytest.raises(DiskReadError, match="Input/output error"):
+            query.step()
+    query.run()
+    assert ids(query.rows) == list(range(150))
+    assert not findings(query.rows)
+
+
+@pytest.mark.parametrize("limit", ["1000", "30"])
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_last_file_on_a_disk_that_is_not_mounted_is_told_once_and_read_when_it_is(
+    tmp_path: Path, first: int, limit: str
+) -> None:
+    """Also what the low-water mark proves may be in it: nothing of that is told as lost, and left out ever after."""
+    path = build_directory(
+        tmp_path / "d", {0: 120} if first else {0: 40}, local_low_water_mark=30 if first == 0 else 110
+    )
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    _on_another_disk(path, first, disk)
+    disk.rename(away)
+    query = Query(path, maxRecordsPerTrigger=limit)
+    query.run()
+    query.restart()
+    query.run()
+    assert ids(query.rows) == list(range(first))
+    assert findings(query.rows) == [(0, first, "special-file")]
+    assert all(row["missing"] is None for row in query.rows if row["finding"])
+    away.rename(disk)
+    query.run()
+    query.restart()
+    query.run()
+    assert ids(query.rows) == list(range(120 if first else 40))
+    assert findings(query.rows) == [(0, first, "special-file")]
+
+
+def test_a_disk_that_goes_and_comes_while_a_stream_runs(tmp_path: Path) -> None:
+    """Nothing in the partition's directory changes: only what its links lead to."""
+    path = build_directory(tmp_path / "d", {0: 120})
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    _on_another_disk(path, 100, disk)
+    query = Query(path, maxRecordsPerTrigger="110")
+    assert ids(query.step() or []) == list(range(110))
+    disk.rename(away)
+    for _ in range(3):
+        with pytest.raises(SpecialFileError, match="a link that leads nowhere"):
+            query.step()
+    away.rename(disk)
+    query.run()
+    assert ids(query.rows) == list(range(120))
+    assert not findings(query.rows)
+
+
+def test_a_last_file_that_is_whole_again_without_records_may_be_lost_again(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 50})
+    end = segment_path(path, 50)
+    query = Query(path)
+    query.run()
+    for _ in range(2):
+        os.mkfifo(end)
+        query.run()
+        end.unlink()
+        query.run()
+    assert ids(query.rows) == list(range(50))
+    assert findings(query.rows) == [(0, 50, "special-file")] * 2
+
+
+def test_a_last_file_that_is_none_ends_a_query_that_fails_on_loss(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 50})
+    os.mkfifo(segment_path(path, 50))
+    query = Query(path, failOnDataLoss="true")
+    with pytest.raises(DamageError, match="special-file"):
+        query.run()
+
+
+def test_something_at_the_end_takes_back_nothing_that_was_told_as_lost(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 50}, local_low_water_mark=69)
+    query = Query(path)
+    query.run()
+    os.mkfifo(segment_path(path, 50))
+    query.run()
+    segment_path(path, 50).unlink()
+    write_segment(path / "0", make_records(30, first=50), partition=0)
+    query.run()
+    assert ids(query.rows) == [*range(50), *range(70, 80)]
+    assert findings(query.rows) == [(0, 50, "acknowledged-missing")]
+
+
+@pytest.mark.parametrize("count", [40, 120])
+def test_a_disk_that_goes_while_a_batch_is_planned_leaves_nothing_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The listing that is made anew does not have the batch's end any more: the batch would be shorter than its offsets say."""
+    path = build_directory(tmp_path / "d", {0: count})
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    _on_another_disk(path, 0 if count < 50 else 100, disk)
+    ranges = PartitionPlaces.ranges
+
+    def unmounted(places: PartitionPlaces, *given: Any) -> Iterator[SegmentRange]:
+        if disk.exists():
+            disk.rename(away)
+        return ranges(places, *given)
+
+    query = Query(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionPlaces, "ranges", unmounted)
+        with pytest.raises(StalePlanError):
+            read_batch(query.reader, query.offset, query.reader.latestOffset(query.offset))
+    away.rename(disk)
+    query.run()
+    assert ids(query.rows) == list(range(count))
+    assert not findings(query.rows)
+
+
+@pytest.mark.parametrize("mark", [20, 49, 50, 59])
+def test_something_at_the_end_is_told_up_to_the_mark_where_that_is_behind(tmp_path: Path, mark: int) -> None:
+    path = build_directory(tmp_path / "d", {0: 70}, local_low_water_mark=mark)
+    segment_path(path, 50).unlink()
+    os.mkfifo(segment_path(path, 50))
+    query = Query(path, upTo="low-water-mark")
+    query.run()
+    assert ids(query.rows) == list(range(min(mark + 1, 50)))
+    assert findings(query.rows) == [(0, 50, "special-file")] * (mark >= 50)
+
+
+def test_a_partition_that_goes_behind_something_at_its_end_ends_the_query(tmp_path: Path) -> None:
+    """Its disk is not there: it is no partition from which nothing was read, also where a batch's end leaves it out."""
+    path = build_directory(tmp_path / "d", {0: 50, 1: 5}, layout=Layout.DOCUMENTED)
+    os.mkfifo(segment_path(path, 50))
+    query = Query(path)
+    query.run()
+    control = path / "waltz-storage.ctl"
+    control.rename(tmp_path / "control")
+    shutil.move(path / "0", tmp_path / "0")
+    with pytest.raises(StalePlanError, match="partition 0: transaction 49 was read"):
+        query.step()
+    left = {**query.offset, "partitions": {"1": query.offset["partitions"]["1"]}}
+    with pytest.raises(StalePlanError, match="partition 0: transaction 49 was read"):
+        query.reader.partitions(query.offset, left)
