@@ -35,6 +35,7 @@ from tests.mutation.slips_of_what_inspections_tell import INSPECTIONS
 from tests.mutation.slips_second import SECOND
 from tests.mutation.slips_seventh import SEVENTH
 from tests.mutation.slips_sixth import SIXTH
+from tests.mutation.slips_tenth import TENTH
 from tests.mutation.slips_third import THIRD
 from tests.mutation.trial import Slip
 
@@ -220,6 +221,7 @@ SLIPS: tuple[Slip, ...] = (
     *SEVENTH,
     *EIGHTH,
     *NINTH,
+    *TENTH,
     *INSPECTIONS,
     *PLANS,
     *SALVAGES,
