@@ -37,7 +37,6 @@ from waltzctl.engine.spark.offsets import (
     Anchor,
     behind_loss,
     history_changed,
-    issued_again,
     share,
 )
 from waltzctl.engine.spark.plain_errors import plain_errors
@@ -50,6 +49,7 @@ from waltzctl.engine.spark.stream_reader import (
     TASK_WEIGHT,
     History,
     SupportsTriggerAvailableNow,
+    check_not_issued_again,
     limit_of,
 )
 
@@ -159,7 +159,8 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         history.place, number, known, None, -1 if last is None else last.transaction_id
                     )
                 if last is not None and known.lost:
-                    raise issued_again(history.place, number, known, last.transaction_id)
+                    check_not_issued_again(history, number, known, last.transaction_id)
+                    seen[place] = known
                 continue
             seen[place] = known  # the replica is assigned the partition, and so has a vote
             wanted = min(goal, last.transaction_id)

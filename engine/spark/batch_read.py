@@ -128,10 +128,21 @@ def check_seen(items: Iterable[Any]) -> dict[PurePath, tuple[int, int] | None]:
             raise _unseen(storage)
         seen[storage] = place_of(storage)
     # no repair and no node removes a partition's last segment and leaves the directory
-    for directory in {item.job.directory for item in items if isinstance(item, SegmentPart | SegmentTask | IndexTask)}:
-        if places.on_this_machine(directory) and places.exists(directory) and not places.names(directory):
+    files: dict[PurePath, list[PurePath]] = {}
+    for item in items:
+        if isinstance(item, SegmentPart | SegmentTask | IndexTask) and places.on_this_machine(item.job.directory):
+            files.setdefault(item.job.directory, []).append(item.job.data_path)
+    for directory, paths in files.items():
+        if not any(places.still_named(path) for path in paths) and _empty(directory):
             raise _unseen(directory)
     return seen
+
+
+def _empty(directory: PurePath) -> bool:
+    try:
+        return not places.names(directory)
+    except OSError:  # gone, or not to be listed: whoever reads its files tells why
+        return False
 
 
 def _unseen(directory: PurePath) -> NotWaltzError:

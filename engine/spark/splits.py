@@ -8,6 +8,7 @@ instance, "the third of five"; its task finds where exactly it begins, and so do
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -131,11 +132,23 @@ def expand(path: PurePath) -> list[PurePath]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             inside = [path / name for name in places.names(path)]
             # also one whose control file is a dead link or cannot be examined: it is not passed over, and its findings tell that
-            held = [one for one in inside if places.still_named(one / CONTROL_FILE_NAME)]
+            held = [one for one in inside if places.still_named(one / CONTROL_FILE_NAME) and not _closed(one)]
             if held:
                 return held
         raise
     return [path]
+
+
+def _closed(directory: PurePath) -> bool:
+    """Whether no access to a directory hides what is in it, as in ``lost+found``, so that it is not known to be a storage."""
+    try:
+        if places.on_this_machine(directory):
+            os.lstat(directory / CONTROL_FILE_NAME)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _first_named(named: Iterable[PurePath]) -> Iterator[PurePath]:

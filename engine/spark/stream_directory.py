@@ -103,6 +103,8 @@ class DirectoryHistory:
         self._control: ControlFile | None = None
         self._listed: dict[int, _Listed] = {}
         self._places: dict[int, PartitionPlaces] = {}
+        self._unlisted: dict[int, DiskReadError] = {}
+        """Why partitions cannot be listed; raised only where one of them is read: a query may leave it out."""
         self._seen: dict[int, tuple[tuple[FileState | None, ...], Anchor]] = {}
         """The last record of each partition, and the states of the last segment's files when it was found."""
 
@@ -112,7 +114,7 @@ class DirectoryHistory:
         return str(self._path)
 
     def refresh(self) -> uuid.UUID | None:
-        """See `History.refresh`.  Raises NotWaltzError, DiskReadError."""
+        """See `History.refresh`.  Raises NotWaltzError; DiskReadError for the directory, not for partitions (`_check_listed`)."""
         try:
             named = (partition_number(name) for name in places.names(self._path))
             found = [number for number in named if number is not None]
@@ -126,12 +128,22 @@ class DirectoryHistory:
         # a complete control file has the number of partitions; directories with higher numbers are not of this cluster
         if self._control is not None and self._control.size_fits:
             found = [number for number in found if number < self._control.header.num_partitions]
-        listed = {number: self._list(number) for number in sorted(found)}
-        self._listed = {number: one for number, one in listed.items() if one is not None}
+        listed: dict[int, _Listed] = {}
+        self._unlisted = {}
+        for number in sorted(found):
+            try:
+                one = self._list(number)
+            except DiskReadError as error:
+                self._unlisted[number] = error
+            else:
+                listed.update({} if one is None else {number: one})
+        self._listed = listed
         self._places = {number: PartitionPlaces(one.view) for number, one in self._listed.items()}
         for info in () if self._control is None else self._control.partitions:
             number = info.partition
-            if number not in self._places and assigned_here(self._path, self._control, number, directory=False):
+            if number in self._places or number in self._unlisted:
+                continue
+            if assigned_here(self._path, self._control, number, directory=False):
                 self._places[number] = PartitionPlaces(PartitionView(number, self._path / str(number), ()))
         return None if self._control is None else self._control.header.cluster_key
 
@@ -163,13 +175,22 @@ class DirectoryHistory:
             places.file_numbers(path)
         return view
 
+    def _check_listed(self, partitions: Collection[int] | None) -> None:
+        """Raise DiskReadError where one of these partitions (None: of all) cannot be listed."""
+        for number, error in self._unlisted.items():
+            if partitions is None or number in partitions:
+                raise error.with_traceback(None)
+
     def _retrying(self, partition: int, work: Callable[[PartitionPlaces], T]) -> T:
         """Call `work`; when a truncation has removed a file, list the partition and call it again, up to `_TRIES` times."""
+        self._check_listed((partition,))
         for _ in range(_TRIES):
             try:
                 return work(self._places[partition])
             except FilesChangedError:
-                self._places[partition] = PartitionPlaces(self._view(partition))
+                view = self._view(partition)
+                self._listed[partition] = _Listed(view, None, settled=False)
+                self._places[partition] = PartitionPlaces(view)
         raise StalePlanError(
             f"{self._path}, partition {partition}: its files change faster than they can be read",
             advice="is it being truncated again and again? start the query when that is over",
@@ -179,6 +200,7 @@ class DirectoryHistory:
         """See `History.latest`.  Raises InvalidRequestError for partitions that the directory cannot have."""
         if partitions is not None and self._control is not None and self._control.size_fits:
             check_partitions(self._control, partitions)
+        self._check_listed(partitions)
         found = {}
         for number in self._places:
             if partitions is not None and number not in partitions:
@@ -251,6 +273,7 @@ class DirectoryHistory:
 
     def standings(self, partitions: Collection[int] | None, known: Mapping[int, Anchor]) -> dict[int, Standing]:
         """See `History.standings`."""
+        self._check_listed(partitions)
         found = {}
         for info in () if self._control is None else self._control.partitions:
             number, current = info.partition, info.current_struct
@@ -267,16 +290,18 @@ class DirectoryHistory:
 
     def record_now(self, partition: int, anchor: Anchor) -> Anchor | None:
         """See `History.record_now`."""
+        self._check_listed((partition,))
         if partition not in self._places:
             return None
         found = self._retrying(partition, lambda places: places.record_now(anchor))
         if found is None and (special := self._special_end(partition)) is not None:
-            raise SpecialFileError(special, None, NotRegularError(errno.EINVAL, self._kind_of(special)), doing="read")
+            raise self._not_readable(special)
         return found
 
     @staticmethod
-    def _kind_of(special: PurePath) -> str:
-        return f"it is {places.still_special(special) or 'gone'}, not a regular file"
+    def _not_readable(special: PurePath) -> SpecialFileError:
+        said = f"it is {places.still_special(special) or 'gone'}, not a regular file"
+        return SpecialFileError(special, None, NotRegularError(errno.EINVAL, said), doing="read")
 
     def parts(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange | LostRange]:
         """See `History.parts`.
@@ -284,6 +309,7 @@ class DirectoryHistory:
         An `end` that names no record: the ids after the last record, up to this one, are lost; none of them: the data file behind
         it is none.
         """
+        self._check_listed((partition,))
         if not end.identified:
             last = self.at_or_before(partition, end.transaction_id, start)
             if last.transaction_id > start.transaction_id:
@@ -292,6 +318,8 @@ class DirectoryHistory:
             where = Where(self._path, partition, self._path / str(partition))
             special = self._special_end(partition)
             if first <= end.transaction_id:
+                if special is not None and end.lost:  # the batch may end at records that are in that file
+                    raise self._not_readable(special)
                 yield self._promised(partition).lost(first, end.transaction_id + 1, where)
             elif special is not None and (kind := places.still_special(special)) is not None:
                 yield LostRange(replace(special_finding(special, kind, where), transaction_id=first))

@@ -55,7 +55,8 @@ except ImportError:  # Spark 4.1 has no limits: a batch ends where `latestOffset
 
 __all__ = [
     "ADMISSION", "INTACT", "KNOWN", "LIMIT", "LOW_WATER_MARK", "TASK_WEIGHT", "UP_TO", "History", "StreamOptions", "StreamPart",
-    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "limit_of", "path_of", "stream_options",
+    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "check_not_issued_again", "limit_of", "path_of",
+    "stream_options",
 ]  # fmt: skip
 TASK_WEIGHT = 128 << 20
 """Bytes of the parts of one task, approximately: the default of Spark's own file sources."""
@@ -197,6 +198,16 @@ class History(Protocol):
         """Release connections and files; a second call does nothing."""
 
 
+def check_not_issued_again(history: History, partition: int, anchor: Anchor, last: int) -> None:
+    """Raise StalePlanError where ids up to an anchor that is `lost` were given up: the partition ends at `last`, before them.
+
+    The end of a query with ``availableNow`` is found before its checkpoint is known, and so without what was told as lost.
+    """
+    now = history.latest({partition}, {partition: anchor}, INTACT).get(partition)
+    if now is None or now.transaction_id < anchor.transaction_id:
+        raise issued_again(history.place, partition, anchor, last)
+
+
 class TaskParts(InputPartition):
     """The parts that one task reads, in order."""
 
@@ -323,7 +334,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif last is None and anchor.lost and anchor.transaction_id >= 0:
                 raise history_changed(place, number, anchor, None, -1)  # there were records in front of what was told
             elif behind and anchor.lost and last is not None and self._options.up_to == INTACT:
-                raise issued_again(place, number, anchor, last.transaction_id)
+                check_not_issued_again(self._history, number, anchor, last.transaction_id)
             if behind:
                 latest[number] = anchor
 

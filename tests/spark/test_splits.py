@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
@@ -524,3 +525,43 @@ def test_records_that_are_larger_than_a_look_back_are_divided_by_their_index(sho
     storage = age(build_directory(tmp_path / "s", {0: [make_records(40, size=900)]}))
     tasks = packets(storage, splitSize=4700, columns="transaction_id")
     assert [len(task) for task in tasks] == [5] * 8
+
+
+def test_a_directory_that_nobody_may_enter_is_no_storage_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``lost+found``, which is in every file system of a disk: root alone may look into it."""
+    build_directory(tmp_path / "data" / "one", {0: 10})
+    closed = tmp_path / "data" / "lost+found"
+    closed.mkdir()
+
+    def refused(look: Any) -> Any:
+        def looked(path: Any, *given: Any, **named: Any) -> Any:
+            if not isinstance(path, int) and os.fspath(path).startswith(f"{closed}{'' if look is os.listdir else '/'}"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+            return look(path, *given, **named)
+
+        return looked
+
+    for name in ("stat", "lstat", "listdir", "scandir"):
+        monkeypatch.setattr(os, name, refused(getattr(os, name)))
+    assert len(read(tmp_path / "data")) == 10
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_a_task_reads_the_files_of_a_directory_that_cannot_be_listed_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """It knows their names from the plan, and lists no directory of thousands of files only to see that it is not empty."""
+    storage = build_directory(tmp_path / "s", {0: 60, 1: 5})
+    planned = reader(CaseInsensitiveDict({"path": str(storage)}), spark_schema(pick("records", None)))
+    tasks = list(planned.partitions())
+    shutil.rmtree(storage / "1")  # a node deletes it, and nobody's rows are missing
+
+    def refused(path: Any) -> list[str]:
+        raise OSError(code, os.strerror(code), os.fspath(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", refused)
+        rows = [row for task in tasks for batch in planned.read(task) for row in batch.to_pylist()]
+    assert [(row["partition"], row["transaction_id"]) for row in rows] == [(0, number) for number in range(60)]

@@ -41,6 +41,7 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import dump_records
+from waltzctl.engine.spark.offsets import StreamOffset
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
@@ -579,6 +580,21 @@ def _unexaminable(patch: pytest.MonkeyPatch, *paths: Path) -> None:
     patch.setattr(os, "stat", failing)
 
 
+def _unlistable(patch: pytest.MonkeyPatch, directory: Path) -> None:
+    """Neither ``listdir`` nor ``scandir`` of this directory works."""
+    for name in ("listdir", "scandir"):
+        patch.setattr(os, name, _refused(getattr(os, name), directory))
+
+
+def _refused(look: Any, directory: Path) -> Any:
+    def failing(path: Any = ".") -> Any:
+        if not isinstance(path, int) and os.fspath(path) == os.fspath(directory):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
+        return look(path)
+
+    return failing
+
+
 def _on_another_disk(path: Path, first: int, disk: Path) -> None:
     """A segment's files are links to another disk, and no listing of the directory is so new that it is not trusted."""
     disk.mkdir()
@@ -743,3 +759,104 @@ def test_a_partition_that_goes_behind_something_at_its_end_ends_the_query(tmp_pa
     left = {**query.offset, "partitions": {"1": query.offset["partitions"]["1"]}}
     with pytest.raises(StalePlanError, match="partition 0: transaction 49 was read"):
         query.reader.partitions(query.offset, left)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_available_now_begins_behind_what_was_told_as_lost_and_may_be_in_a_last_file_that_is_none(
+    tmp_path: Path, *, told: bool
+) -> None:
+    """The end of such a query is fixed without a checkpoint, which is not behind it for that."""
+    path = build_directory(tmp_path / "d", {0: 50}, local_low_water_mark=69 if told else 49)
+    query = Query(path)
+    query.run()
+    os.mkfifo(segment_path(path, 50))
+    for _ in range(2):
+        query.restart()
+        query.reader.prepareForTriggerAvailableNow()
+        query.run()
+    segment_path(path, 50).unlink()
+    write_segment(path / "0", make_records(30, first=50), partition=0)
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    query.run()
+    assert ids(query.rows) == [*range(50), *range(70 if told else 50, 80)]
+    assert findings(query.rows)[0] == (0, 50, "acknowledged-missing" if told else "special-file")
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_a_partition_that_cannot_be_examined_ends_no_query_that_leaves_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its disk may stay as it is for days, while the others are read."""
+    path = build_directory(tmp_path / "d", {0: 50, 1: 150}, layout=Layout.DOCUMENTED)
+    whole, others = Query(path), Query(path, partitions="0")
+    whole.run()
+    with monkeypatch.context() as patch:
+        if what == "file":
+            _unexaminable(patch, segment_path(path, 100, 1))
+        else:
+            _unlistable(patch, path / "1")
+        others.run()
+        assert len(others.rows) == 50
+        write_segment(path / "0", make_records(10, first=50), partition=0)
+        others.run()
+        whole.restart()
+        with pytest.raises(DiskReadError, match="Input/output error"):
+            whole.step()
+        with pytest.raises(DiskReadError, match="Input/output error"):
+            Query(path)
+        with pytest.raises(DiskReadError, match="Input/output error"):
+            read_batch(open_stream(path), StreamOffset().to_json(), whole.offset)
+    whole.run()
+    assert [ids(others.rows), ids(whole.rows)] == [list(range(60))] * 2
+    assert ids(whole.rows, 1) == list(range(150))
+
+
+def test_two_disks_that_go_one_after_the_other_leave_nothing_out(tmp_path: Path) -> None:
+    """The batch ends where the records did when the first one was gone: they are not lost because the second one goes."""
+    path = build_directory(tmp_path / "d", {0: 120})
+    disks = {first: tmp_path / f"disk-{first}" for first in (50, 100)}
+    for first, disk in disks.items():
+        _on_another_disk(path, first, disk)
+    query = Query(path)
+    disks[100].rename(tmp_path / "away-100")
+    end = query.reader.latestOffset(query.offset)
+    disks[50].rename(tmp_path / "away-50")
+    for reader in (query.reader, open_stream(path)):  # as after a kill, too
+        with pytest.raises(SpecialFileError, match="a link that leads nowhere"):
+            read_batch(reader, query.offset, end)
+    for first, disk in disks.items():
+        (tmp_path / f"away-{first}").rename(disk)
+    rows = read_batch(open_stream(path), query.offset, end)
+    query.offset = end
+    query.run()
+    assert ids(rows + query.rows) == list(range(120))
+    assert not findings(rows + query.rows)
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_disk_that_goes_before_a_batch_that_tells_of_a_loss_is_planned_adds_nothing_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    path = build_directory(tmp_path / "d", {0: 120}, local_low_water_mark=129)
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    _on_another_disk(path, 100, disk)
+    found = PartitionPlaces.at_or_before
+
+    def unmounted(places: PartitionPlaces, *given: Any) -> Any:
+        if disk.exists():
+            disk.rename(away)
+        return found(places, *given)
+
+    query = Query(path)
+    end = query.reader.latestOffset(query.offset)
+    if when == "before":
+        disk.rename(away)
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionPlaces, "at_or_before", unmounted)
+        with pytest.raises(SpecialFileError, match="a link that leads nowhere"):
+            read_batch(query.reader, query.offset, end)
+    away.rename(disk)
+    query.run()
+    assert ids(query.rows) == list(range(120))
+    assert findings(query.rows) == [(0, 120, "acknowledged-missing")]
