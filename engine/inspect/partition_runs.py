@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -339,8 +338,14 @@ class PartitionRun:
         if storage is None or number is None or not asked or is_retired(storage, number):
             return
         control: ControlFile | None = None
-        with suppress(DiskReadError):  # whoever reads it tells why
+        why = f"it is gone, and so is {CONTROL_FILE_NAME}: nobody knows whether a node took it away"
+        try:
             control = read_control(storage / CONTROL_FILE_NAME)
+        except DiskReadError as error:
+            why = f"it is gone, and nobody knows whether a node took it away: {error}"
+        if control is None and self._context.assigned:
+            self._told_missing = True
+            yield self._context.finding(Code.READ_ERROR, self._partition.path, why)
         assigned = assigned_here(storage, control, number, directory=False)
         if control is None or not assigned or places.is_directory(self._partition.path):
             return

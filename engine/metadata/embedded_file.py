@@ -90,11 +90,7 @@ def translated_errors(path: Path) -> Iterator[None]:
         raise PeerUnreachableError(str(path), str(error)) from None
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
-            raise DeadlineError(
-                str(path),
-                f"another process kept it locked for {_BUSY_SECONDS:g} s",
-                advice="what it does shows lsof or fuser",
-            ) from None
+            raise _kept_locked(path) from None
         if str(error).startswith("no such"):  # a table or a column
             raise _not_ours(path, error) from None
         raise PeerUnreachableError(
@@ -119,21 +115,32 @@ def _why_unread(path: Path) -> str | None:
     """Why a file that SQLite calls malformed could not be read; None where it is malformed.
 
     SQLite tells a read that failed with EIO as damage of the file, but not when it copies the pages.  The file is read by SQLite
-    only: closing a descriptor of our own would drop the process's POSIX locks on it.
+    only: closing a descriptor of our own would drop the process's POSIX locks on it.  Raises DeadlineError.
     """
+
+    def step(status: int, _left: int, _all: int) -> None:
+        if status == sqlite3.SQLITE_BUSY:  # for `_BUSY_SECONDS`; the copy would wait for ever
+            raise _kept_locked(path)
+
     with contextlib.ExitStack() as stack:
         try:
             there = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
             stack.callback(there.close)
             copy = sqlite3.connect(":memory:")
             stack.callback(copy.close)
-            there.backup(copy)
+            there.backup(copy, progress=step)
             (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.OperationalError as error:
             return str(error)
         except sqlite3.DatabaseError:
             return None
     return "a read failed, and the next one did not" if found == "ok" else None
+
+
+def _kept_locked(path: Path) -> DeadlineError:
+    return DeadlineError(
+        str(path), f"another process kept it locked for {_BUSY_SECONDS:g} s", advice="what it does shows lsof or fuser"
+    )
 
 
 def _not_ours(path: Path, error: Exception) -> NotWaltzError:

@@ -285,9 +285,13 @@ class EmbeddedStore:
                 raise
         database, opened = open_file(self._absolute_path, create=False)
         os.close(opened)  # the first one still identifies the file
+        try:
+            self._check_file()
+        except BaseException:
+            database.close()  # perhaps of a file in the place of the open one, which would be read when that is back
+            raise
         self._database, before = database, self._database
         before.close()
-        self._check_file()
         return self._in_one_transaction(work, session)
 
     def _in_one_transaction(self, work: Callable[[], T], session: int | None) -> T:

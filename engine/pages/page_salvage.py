@@ -20,6 +20,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.new_directory import check_new
+from waltzctl.engine.durable.work_directory import renamed
 from waltzctl.engine.errors import DiskError, InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.blob_stats import BlobSpan
@@ -105,8 +106,8 @@ def salvage_store(source: Path, target: Path) -> PageSalvage:
                 if highest > store.max_id(namespace=namespace):
                     store.write(WriteBatch(namespace).put_external(highest))
                     store.write(WriteBatch(namespace).delete(highest))
-            disk.rename(work, target)  # while it is locked
-            disk.sync_directory(target.parent)
+            with renamed(work, target):  # while it is locked
+                disk.sync_directory(target.parent)
         except BaseException:
             with contextlib.suppress(DiskError):
                 disk.remove_tree(work)

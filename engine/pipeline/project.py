@@ -11,6 +11,7 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,13 @@ def open_project(directory: Path) -> Project:
     if not isinstance(said, dict):
         raise InvalidRequestError(f"{spec}: it is no mapping", advice="compare with what waltzctl pipeline init writes")
     configuration = said.get("configuration") or {}
-    if not isinstance(configuration, dict) or not all(isinstance(one, str) for one in configuration.values()):
-        raise InvalidRequestError(f"{spec}: the values under configuration must be texts", advice='write "2", not 2')
+    if not isinstance(configuration, dict) or not all(isinstance(one, str) for one in chain(*configuration.items())):
+        raise InvalidRequestError(
+            f"{spec}: the names and values under configuration must be texts", advice='write "2", not 2'
+        )
+    for name in ("name", "catalog", "database", "schema"):
+        if isinstance(said.get(name), (list, dict, set)):  # written out, aliases to aliases would need all memory
+            raise InvalidRequestError(f"{spec}: {name} must be a text", advice="mend the file")
     if not isinstance(said.get("storage"), str):
         raise InvalidRequestError(
             f"{spec}: storage is missing", advice=f"for instance storage: {uri_of(directory)}/storage"
@@ -202,7 +208,7 @@ def defaults_of(directory: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     found = {}
-    for line in _LINE.finditer(path.read_text(encoding="utf-8")):
+    for line in _LINE.finditer(path.read_text(encoding="utf-8", errors="replace")):  # as Java does
         if (setting := _SETTING.match(_CONTINUATION.sub(r"\1", line[1] or "").strip())) is not None:
             found[_unescape(setting[1])] = _unescape(setting[2]).strip()
     return found

@@ -60,6 +60,8 @@ def _process(pid: int) -> tuple[str, int, int] | None:
     try:
         text = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, OverflowError, TypeError):
+            os.kill(pid, 0)  # not allowed: another user's, which the system hides (hidepid)
         return None
     match = _STAT.match(text)
     if match is None:

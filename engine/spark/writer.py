@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from waltzctl.engine.amounts import parse_size
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.new_directory import check_new
+from waltzctl.engine.durable.work_directory import renamed
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
@@ -253,8 +254,8 @@ class StorageWriter(DataSourceArrowWriter):
         create_control_file(built / CONTROL_FILE_NAME, self._control(count, present, joined))
         self._check(built)
         check_new(options.path, renamed=True)
-        disk.rename(built, options.path)
-        disk.sync_directory(options.path.parent)
+        with renamed(built, options.path):
+            disk.sync_directory(options.path.parent)
 
     def _build_partition(self, directory: Path, number: int, segments: tuple[StagedSegment, ...]) -> None:
         disk.make_directory(directory)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -30,7 +32,7 @@ from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.store import list_entries
-from waltzctl.formats.control import Layout
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, Layout
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries, encode_records, index_name, segment_name
 
 WRITER = Path(__file__).with_name("live_writer.py")
@@ -442,6 +444,36 @@ def test_a_partition_whose_directory_goes_while_it_is_read_is_missing_unless_a_n
     assert done
     assert answer.status == (4 if how == "moved" else 0)
     assert answer.out.count('"code":"partition-directory-missing","severity"') == (how == "moved")
+
+
+@pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])
+@pytest.mark.parametrize("how", ["removed", "unreadable"])
+def test_a_partition_that_goes_with_the_control_file_while_it_is_read_is_not_passed_over(
+    tmp_path: Path, command: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody removes what is in the storage directory: nothing of it was read, and nothing was found."""
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=20, local_low_water_mark=29)
+    begun, read, done = PartitionRun.__init__, partition_runs.read_control, list[str]()
+
+    def begun_and_gone(run: PartitionRun, *given: Any) -> None:
+        begun(run, *given)
+        if not done:
+            done.append(how)
+            shutil.rmtree(storage / "0")
+            if how == "removed":
+                (storage / CONTROL_FILE_NAME).unlink()
+
+    def reads(path: PurePath) -> ControlFile | None:
+        if how == "unreadable":
+            raise DiskReadError(path, None, OSError(errno.EIO, os.strerror(errno.EIO)))
+        return read(path)
+
+    monkeypatch.setattr(PartitionRun, "__init__", begun_and_gone)
+    monkeypatch.setattr(partition_runs, "read_control", reads)
+    answer = invoke(command, storage, "--format", "ndjson")
+    assert done
+    assert answer.status == 14
+    assert answer.out.count("nobody knows whether a node took it away") == 1
 
 
 @pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])

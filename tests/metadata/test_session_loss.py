@@ -27,7 +27,7 @@ import pytest
 from tests.descriptors import open_descriptors
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError, ProtocolError
-from waltzctl.engine.metadata import embedded_file, embedded_sessions, zookeeper_store
+from waltzctl.engine.metadata import embedded_file, embedded_sessions, embedded_store, zookeeper_store
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import SessionLostError
@@ -961,7 +961,7 @@ def test_a_read_that_failed_is_not_told_as_damage(tmp_path: Path, monkeypatch: p
     asyncio.run(make())
     if lasts:
 
-        def unreadable(_copy: object) -> None:
+        def unreadable(_copy: object, progress: object) -> None:
             raise sqlite3.OperationalError("disk I/O error")
 
         broken = SimpleNamespace(backup=unreadable, close=lambda: None)
@@ -971,6 +971,35 @@ def test_a_read_that_failed_is_not_told_as_damage(tmp_path: Path, monkeypatch: p
         embedded_file.translated_errors(path),
     ):
         raise malformed()
+
+
+def test_a_look_at_what_is_malformed_waits_for_no_lock_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process, that stands still within a change, held up everything that uses the metadata here."""
+    path = tmp_path / "m"
+    database, opened = embedded_file.open_file(path, True)
+    os.close(opened)
+    monkeypatch.setattr(embedded_file, "_BUSY_SECONDS", 0.1)
+    code = (
+        "import sqlite3, sys; database = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "database.execute('BEGIN EXCLUSIVE'); print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    with (
+        contextlib.closing(database),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other,
+    ):
+        assert other.stdout is not None
+        other.stdout.readline()
+        ends = threading.Timer(SOON, other.kill)
+        ends.start()
+        try:
+            with pytest.raises(DeadlineError, match="kept it locked"), embedded_file.translated_errors(path):
+                raise malformed()
+        finally:
+            ends.cancel()
+            other.kill()
 
 
 def test_a_page_that_is_damaged_is_told_as_damage(tmp_path: Path) -> None:
@@ -1032,6 +1061,45 @@ def test_a_file_that_could_not_be_opened_for_writing_once_is_written_all_the_sam
                 await store.create("mine", ephemeral=True)
         await store.close()
         assert len(modes) == (0 if allowed else 1)
+
+    before = open_descriptors()
+    asyncio.run(test())
+    assert open_descriptors() == before
+
+
+def test_what_is_opened_again_is_no_other_file_that_stands_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the file put back, as the error tells to do, the other one was read."""
+    path, other, really, modes = tmp_path / "m", tmp_path / "other", sqlite3.connect, ["mode=ro"]
+
+    async def test() -> None:
+        for one in (path, other):
+            store = await EmbeddedStore.open(one, create=True)
+            await store.create_root()
+            await store.create(one.name)
+            await store.close()
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                sqlite3, "connect", lambda name, **options: really(name.replace("mode=rw", modes.pop()), **options)
+            )
+            store = await EmbeddedStore.open(path)
+
+        def replaced(opened: Path, create: bool) -> tuple[sqlite3.Connection, int]:
+            path.rename(tmp_path / "aside")
+            other.rename(path)
+            return embedded_file.open_file(opened, create)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(embedded_store, "open_file", replaced)
+            with pytest.raises(PeerUnreachableError, match="deleted or replaced"):
+                await store.create("first")
+        path.rename(other)
+        (tmp_path / "aside").rename(path)
+        assert await store.children("") == ("m",)
+        await store.create("second")
+        assert await store.children("") == ("m", "second")
+        await store.close()
 
     before = open_descriptors()
     asyncio.run(test())

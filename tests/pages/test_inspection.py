@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.crash.simdisk import Tree
 from tests.pages.model import TIGHT, Model, expected, shown_by, step
 from tests.pages.stores import crash, data, delete, disk_full_after, put, ref
+from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
-from waltzctl.engine.errors import DamageError, DirectoryLockedError, DiskFullError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import (
+    DamageError,
+    DirectoryLockedError,
+    DiskFullError,
+    DiskWriteError,
+    InvalidRequestError,
+    NotWaltzError,
+)
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages import inspection
 from waltzctl.engine.pages.checkpoint import checkpoint_of
@@ -194,6 +205,26 @@ def test_salvage_into_what_is_not_empty_or_inside_is_refused(path: Path, tmp_pat
     for target in (tmp_path / "to", path, path / "to"):
         with pytest.raises(InvalidRequestError):
             salvage_store(path, target)
+
+
+def test_a_salvage_whose_name_cannot_be_made_durable_leaves_nothing(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command again was refused for what it had left."""
+    target, sync = tmp_path / "there" / "to", disk.sync_directory
+    target.parent.mkdir()
+
+    def fails(directory: Path, *more: Any) -> None:
+        if directory == target.parent and target.exists():
+            raise DiskWriteError(directory, None, OSError(errno.EIO, os.strerror(errno.EIO)))
+        sync(directory, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "sync_directory", fails)
+        with pytest.raises(DiskWriteError):
+            salvage_store(path, target)
+    assert [*target.parent.iterdir()] == []
+    assert salvage_store(path, target).exit_status_name == "clean"
 
 
 def test_a_salvage_that_does_not_come_to_its_end_leaves_nothing(

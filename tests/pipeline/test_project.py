@@ -233,6 +233,31 @@ UNREADABLE = (
 )
 
 
+@pytest.mark.parametrize("name", ["name", "catalog", "database", "schema"])
+def test_a_name_of_aliases_to_aliases_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    """Each line doubles what they stand for."""
+    directory = edited(tmp_path)
+    lines = ["left:", "  - &a0 [x, x]", *(f"  - &a{number + 1} [*a{number}, *a{number}]" for number in range(18))]
+    spec = directory / "spark-pipeline.yml"
+    left = [line for line in spec.read_text().splitlines() if not line.startswith("name:")]
+    spec.write_text("\n".join([*left, *lines, f"{name}: *a18"]) + "\n")
+    with pytest.raises(InvalidRequestError, match=rf"spark-pipeline\.yml: {name} must be a text"):
+        open_project(directory)
+
+
+def test_a_setting_whose_name_is_a_number_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "spark-pipeline.yml").write_text('storage: "file:///s"\nconfiguration: {waltz.sources: /n, 2: "2"}\n')
+    with pytest.raises(InvalidRequestError, match=r"spark-pipeline\.yml: the names and values"):
+        open_project(tmp_path)
+
+
+def test_a_note_beside_the_settings_may_be_of_another_encoding(tmp_path: Path) -> None:
+    """Spark reads it."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_bytes("# für alle\nspark.a 1\n".encode("latin-1"))
+    assert defaults_of(tmp_path) == {"spark.a": "1"}
+
+
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_a_specification_that_yaml_cannot_read_names_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "spark-pipeline.yml").write_text(text)

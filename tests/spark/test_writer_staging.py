@@ -125,6 +125,26 @@ def test_what_a_running_process_prepares_stays_where_it_cannot_be_found_out(
     assert (left / staging.TASKS).is_dir()
 
 
+def test_a_process_of_another_user_may_be_hidden_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hidepid=2 ``/proc`` has no such name: what the other user's process had prepared was removed."""
+    left = staging.make_staging(tmp_path / "new")
+    read = Path.read_text
+
+    def hidden(self: Path, *options: Any, **more: Any) -> str:
+        if self.name == "stat":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        return read(self, *options, **more)
+
+    def refused(_pid: int, _signal: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    monkeypatch.setattr(os, "kill", refused)
+    with pytest.raises(RefusedError, match="cannot be looked"):
+        staging.clear_left(tmp_path / "new")
+    assert (left / staging.TASKS).is_dir()
+
+
 def test_this_process_is_alive() -> None:
     assert staging.driver().alive is True
 
@@ -199,6 +219,29 @@ def test_a_target_that_fills_up_meanwhile_is_left_as_it_is(tmp_path: Path) -> No
         writer.commit([message])
     assert nothing_left(path, empty=True)
     assert os.listdir(path) == ["somebody"]
+
+
+def test_a_write_whose_name_cannot_be_made_durable_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job failed, and every repetition was refused for the target that was there."""
+    path = tmp_path / "new"
+    writer = begin(path)
+    message = writer.write(iter([rows(0, make_records(3))]))
+    sync = disk.sync_directory
+
+    def fails(directory: Path, *more: Any) -> None:
+        if directory == tmp_path:
+            raise DiskWriteError(directory, None, OSError(errno.EIO, os.strerror(errno.EIO)))
+        sync(directory, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "sync_directory", fails)
+        with pytest.raises(DiskWriteError):
+            writer.commit([message])
+    assert os.listdir(tmp_path) == []
+    write(path, [[rows(0, make_records(3))]])
+    assert is_clean(path)
 
 
 @pytest.mark.parametrize(
