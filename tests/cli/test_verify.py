@@ -257,8 +257,8 @@ def test_an_interrupt_shows_what_was_checked_so_far(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["code"] == "index-missing"
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate()
-    assert process.returncode == 130
+    out, err = process.communicate()
+    assert process.returncode == 130, err.decode()
     summary = json.loads(out.splitlines()[-1])
     assert (summary["type"], summary["complete"], summary["exit_status"]) == ("verify-summary", False, 130)
 

@@ -82,7 +82,7 @@ def in_use(node: Node) -> CommitJournal:
     """The journal, in which something stands."""
     found = node.storage.journal
     assert found is not None
-    assert any(area.partitions for area in found._areas), "the journal was not used"
+    assert any(area.partitions for area in found._areas), f"the journal was not used: {found.fault!r}"
     return found
 
 
