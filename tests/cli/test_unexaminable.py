@@ -233,6 +233,17 @@ def test_a_replica_whose_end_cannot_be_examined_does_not_vote_for_an_earlier_one
     assert digest(third) == before
 
 
+def assert_nothing_is_given_up(storage: Path, replica: Path, away: Path) -> None:
+    """The replica may hold what is lost, at `away`, and so it is not given up, asked for or not."""
+    before = digest(storage)
+    left = invoke("recover", storage, "--from", replica, "--yes")
+    assert (left.status, "--allow-data-loss" in left.out) == (4, False)
+    refused = invoke("recover", storage, "--from", replica, "--allow-data-loss", "--yes")
+    assert (refused.status, str(away) in refused.out, "nothing was given up" in refused.out) == (4, True, True)
+    after = digest(storage)
+    assert {name: after[name] for name in before} == before
+
+
 @pytest.mark.parametrize("how", ["unexaminable", "forbidden", "link"])
 @pytest.mark.parametrize("hidden", [0, 50])
 def test_what_stands_in_a_file_of_a_replica_that_cannot_be_examined_is_not_given_up(
@@ -241,7 +252,7 @@ def test_what_stands_in_a_file_of_a_replica_that_cannot_be_examined_is_not_given
     """What the replica's other files prove is taken."""
     replica = Path(shutil.copytree(storage, tmp_path / "replica"))
     damage_record(segment_of(storage, 0, 0), 20)
-    before, away = digest(storage), segment_of(replica, 0, hidden)
+    away = segment_of(replica, 0, hidden)
     with monkeypatch.context() as patch:
         if how == "link":  # to a disk that is not mounted
             away.rename(tmp_path / "elsewhere")
@@ -249,12 +260,7 @@ def test_what_stands_in_a_file_of_a_replica_that_cannot_be_examined_is_not_given
         else:
             fail(patch, away, index_of(replica, 0, hidden), error=errno.EIO if how == "unexaminable" else errno.EACCES)
         if hidden == 0:
-            left = invoke("recover", storage, "--from", replica, "--yes")
-            assert (left.status, "--allow-data-loss" in left.out) == (4, False)
-            refused = invoke("recover", storage, "--from", replica, "--allow-data-loss", "--yes")
-            assert (refused.status, str(away) in refused.out, "nothing was given up" in refused.out) == (4, True, True)
-            after = digest(storage)
-            assert {name: after[name] for name in before} == before
+            assert_nothing_is_given_up(storage, replica, away)
         else:
             assert invoke("recover", storage, "--from", replica, "--yes").status == 0
     if how == "link":
@@ -268,15 +274,10 @@ def test_a_replica_whose_partition_is_not_mounted_may_hold_what_is_lost(storage:
     """Its partition is on a disk of its own: the replica counted as one that holds nothing, and the records were given up."""
     replica = Path(shutil.copytree(storage, tmp_path / "replica"))
     damage_record(segment_of(storage, 0, 0), 20)
-    before, away = digest(storage), replica / "0"
+    away = replica / "0"
     away.rename(tmp_path / "elsewhere")
     away.symlink_to(tmp_path / "unmounted" / "elsewhere")
-    left = invoke("recover", storage, "--from", replica, "--yes")
-    assert (left.status, "--allow-data-loss" in left.out) == (4, False)
-    refused = invoke("recover", storage, "--from", replica, "--allow-data-loss", "--yes")
-    assert (refused.status, str(away) in refused.out, "nothing was given up" in refused.out) == (4, True, True)
-    after = digest(storage)
-    assert {name: after[name] for name in before} == before
+    assert_nothing_is_given_up(storage, replica, away)
     away.unlink()
     (tmp_path / "elsewhere").rename(away)
     assert invoke("recover", storage, "--from", replica, "--yes").status == 0

@@ -140,11 +140,7 @@ def test_a_replica_that_changes_between_the_check_and_the_copying_gives_nothing(
 
     def check_and_write(one: Repair) -> None:
         check(one)
-        others = [
-            Record.make(old.transaction_id, old.request_id, old.header, bytes(255 - byte for byte in old.data))
-            for old in scene.records[50:100]
-        ]
-        write_segment(scene.replica / "0", others)
+        with_others(scene)
 
     monkeypatch.setattr(Repair, "check_current", check_and_write)
     with pytest.raises(StalePlanError, match=scene.seg(50).name) as caught:
@@ -152,6 +148,26 @@ def test_a_replica_that_changes_between_the_check_and_the_copying_gives_nothing(
     assert str(scene.replica) in str(caught.value)
     assert snapshot(scene.root) == before
     assert list_entries(scene.root) == ()
+
+
+def with_others(scene: Scene) -> None:
+    """Other records stand in the replica's second segment."""
+    others = [
+        Record.make(old.transaction_id, old.request_id, old.header, bytes(255 - byte for byte in old.data))
+        for old in scene.records[50:100]
+    ]
+    write_segment(scene.replica / "0", others)
+
+
+def assert_stale_for_the_replica(scene: Scene) -> None:
+    """A plan that is made now is refused for the replica's second segment, and changes nothing."""
+    repair = plan_recover(scene.root, replicas=[scene.replica])
+    assert repair.edits
+    before = snapshot(scene.root)
+    with pytest.raises(StalePlanError, match=scene.seg(50).name) as caught:
+        apply(repair, arguments=[])
+    assert str(scene.replica) in str(caught.value)
+    assert snapshot(scene.root) == before
 
 
 def test_a_replica_that_changes_while_the_plan_is_made_gives_nothing(
@@ -162,21 +178,11 @@ def test_a_replica_that_changes_while_the_plan_is_made_gives_nothing(
     finish = PlanDraft.finish
 
     def written_and_finished(draft: PlanDraft, *given: Any) -> Repair:
-        others = [
-            Record.make(old.transaction_id, old.request_id, old.header, bytes(255 - byte for byte in old.data))
-            for old in scene.records[50:100]
-        ]
-        write_segment(scene.replica / "0", others)
+        with_others(scene)
         return finish(draft, *given)
 
     monkeypatch.setattr(PlanDraft, "finish", written_and_finished)
-    repair = plan_recover(scene.root, replicas=[scene.replica])
-    assert repair.edits
-    before = snapshot(scene.root)
-    with pytest.raises(StalePlanError, match=scene.seg(50).name) as caught:
-        apply(repair, arguments=[])
-    assert str(scene.replica) in str(caught.value)
-    assert snapshot(scene.root) == before
+    assert_stale_for_the_replica(scene)
 
 
 def test_a_replica_that_changes_while_its_files_are_hashed_gives_nothing(
@@ -188,20 +194,11 @@ def test_a_replica_that_changes_while_its_files_are_hashed_gives_nothing(
 
     def written_and_hashed(path: PurePath) -> str | None:
         if path == scene.replica / "0" / scene.seg(50).name:
-            others = [
-                Record.make(old.transaction_id, old.request_id, old.header, bytes(255 - byte for byte in old.data))
-                for old in scene.records[50:100]
-            ]
-            write_segment(scene.replica / "0", others)
+            with_others(scene)
         return digest(path)
 
     monkeypatch.setattr(plan, "_digest", written_and_hashed)
-    repair = plan_recover(scene.root, replicas=[scene.replica])
-    assert repair.edits
-    before = snapshot(scene.root)
-    with pytest.raises(StalePlanError, match=scene.seg(50).name):
-        apply(repair, arguments=[])
-    assert snapshot(scene.root) == before
+    assert_stale_for_the_replica(scene)
 
 
 def test_a_replica_file_that_is_removed_while_the_plan_is_made_gives_nothing(
@@ -218,12 +215,7 @@ def test_a_replica_file_that_is_removed_while_the_plan_is_made_gives_nothing(
         return found
 
     monkeypatch.setattr(plan, "_digest", hashed_and_removed)
-    repair = plan_recover(scene.root, replicas=[scene.replica])
-    assert repair.edits
-    before = snapshot(scene.root)
-    with pytest.raises(StalePlanError, match=scene.seg(50).name):
-        apply(repair, arguments=[])
-    assert snapshot(scene.root) == before
+    assert_stale_for_the_replica(scene)
 
 
 def truncated(d: Twelve) -> Repair:
