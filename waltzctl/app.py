@@ -147,9 +147,8 @@ class CommandTree(TyperGroup):
                 drop_output()
                 raise SystemExit(int(ExitStatus.CLEAN)) from None
             raise
-        except (
-            OSError
-        ) as error:  # from printing help, version or what is wrong with the arguments, before a command runs
+        # from printing help, version or what is wrong with the arguments, before a command runs
+        except OSError as error:
             failed = int(system_failed(error))
             # on stderr, which changes no exit status, what is wrong with the arguments was to be printed
             raise SystemExit(getattr(error.__context__, "exit_code", failed)) from None

@@ -118,6 +118,11 @@ def exists(path: PurePath) -> bool:
         raise write_error(path, None, error, doing="look at") from error
 
 
+def check_writable(path: PurePath) -> None:
+    """Check that an existing file can be written to, before something begins that has to.  Raises as `WritableFile.open`."""
+    WritableFile.open(path).close()
+
+
 class WritableFile:
     """A file open for positioned reading and writing.  Every change goes through the observer.
 

@@ -120,7 +120,7 @@ def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable
             # a killed process may have left its last writes in the page cache: the copy must match what the disk holds
             disk.sync_file(group.path)
         if group.in_place:
-            disk.WritableFile.open(group.path).close()  # one that cannot be written to ends the repair before it begins
+            disk.check_writable(group.path)  # one that cannot be written to ends the repair before it begins
             ranged = _keep_ranges(entry.path, group, numbers)
             files += [ranged] if ranged else []
             continue

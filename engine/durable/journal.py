@@ -28,7 +28,7 @@ def journal_path(storage: Path) -> Path:
 def check(storage: Path) -> None:
     """Check that a line can be appended, before a repair that has to end with one.  Raises DiskWriteError."""
     with contextlib.suppress(FileNotFoundError):
-        disk.WritableFile.open(journal_path(storage)).close()
+        disk.check_writable(journal_path(storage))
 
 
 def record(storage: Path, event: str, entry: QuarantineEntry, *, freed: int | None = None) -> None:

@@ -17,9 +17,8 @@ _ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 def mount_of(path: PurePath | str) -> tuple[int, int | None]:
     """Device and mount of a directory, links followed; None for the mount where the system does not tell.  Raises OSError."""
     device, mount = os.stat(path).st_dev, None
-    with contextlib.suppress(
-        PermissionError
-    ):  # where there is no O_PATH; any other failure would pass for another mount
+    # where there is no O_PATH; any other failure would pass for another mount
+    with contextlib.suppress(PermissionError):
         descriptor = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as told:

@@ -374,7 +374,7 @@ def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> Quara
     journal.check(entry.storage)
     for file, way in ways:
         if way is Way.RANGES:  # one that cannot be written to ends the undo before it begins
-            disk.WritableFile.open(entry.storage / file.path).close()
+            disk.check_writable(entry.storage / file.path)
     entry = replace(entry, state=RepairState.UNDOING)
     _unsettle(entry.path)
     write_entry(entry)

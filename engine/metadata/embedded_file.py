@@ -98,12 +98,8 @@ def translated_errors(path: Path) -> Iterator[None]:
             str(error),
             advice="is its directory there, may this user write in it, and is there room on the disk?",
         ) from None
-    except (
-        sqlite3.DatabaseError,
-        TypeError,
-        ValueError,
-        OverflowError,
-    ) as error:  # SQLite keeps any type in any column
+    # SQLite keeps any type in any column
+    except (sqlite3.DatabaseError, TypeError, ValueError, OverflowError) as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT and (why := _why_unread(path)):
             raise PeerUnreachableError(
                 str(path), why, advice="the system's log (dmesg) says what its disk has; then try again"

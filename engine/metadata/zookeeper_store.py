@@ -186,9 +186,8 @@ class ZooKeeperStore:
         if kazoo_watch is not None:
             with contextlib.suppress(NodeMissingError):  # then the first watch has fired
                 await self._call(path, self._client.get_children_async, self._absolute(path), watch=kazoo_watch)
-        return bytes(data or b""), _state(
-            stat
-        )  # kazoo has None for a node that somebody made with null in place of data
+        # kazoo has None for a node that somebody made with null in place of data
+        return bytes(data or b""), _state(stat)
 
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeState | None:
         """See `MetadataStore`."""

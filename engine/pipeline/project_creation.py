@@ -68,9 +68,8 @@ def create_project(
             target = directory / name
             try:
                 _make_directories(target.parent, taken_back)
-                with open(
-                    target, "x", encoding="utf-8"
-                ) as file:  # fails where another process has created the file meanwhile
+                # fails where another process has created the file meanwhile
+                with open(target, "x", encoding="utf-8") as file:
                     taken_back.callback(_remove, target.unlink)
                     file.write(content)
             except FileExistsError:
