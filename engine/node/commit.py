@@ -386,18 +386,12 @@ class GroupCommit:
             ((start, stop, _),) = stretches
             self.count(stop - start, finished - sum(received) / len(received), seconds)
             return
-        tried, done = 0, 0
+        tried, waits = 0, list[tuple[float, int]]()
         for stretches, received in counted:
             tried += sum(stop - start for start, stop, d in stretches if d is None or d.code in _COUNTED_FAILURES)
             requests = sum(stop - start for start, stop, denial in stretches if denial is None)
-            if requests:
-                self._metrics.append_latency.update(finished - sum(received) / len(received), requests)
-            done += requests
-        if tried:
-            self._metrics.append.mark(tried)
-        if wrote:
-            self._metrics.flush_latency.update(seconds)
-            self._metrics.flush_requests.update(done)
+            waits.append((finished - sum(received) / len(received), requests))
+        self._metrics.answered(waits, tried, seconds if wrote else None)
 
 
 _COUNTED_FAILURES = (FailureCode.OUT_OF_ORDER, FailureCode.DATA_CHECKSUM, FailureCode.TOO_LONG)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -13,14 +13,16 @@ from waltzctl.engine.net.metrics import Clock, Counter, Histogram, Meter, Timer
 from waltzctl.formats.control import FLAG_AVAILABLE
 
 NOTED = 256
-"""Commits of a partition that are buffered before they are added to the metrics."""
+"""Rows of a partition that are buffered before they are added to the metrics; adding one takes as long as adding all."""
+_Row = tuple[float, int, int, float, int, float]
+"""Seconds that admitted appends waited, and how many; appends tried; seconds of a flush, and its appends (0: no flush); time."""
 
 
 class NodePartitionMetrics:
     """The metrics of one assigned partition: an attribute for each of `SHOWN` and of `REQUEST_COUNTERS`.
 
-    `committed` only buffers its arguments, because it is called for every commit; they are added to the metrics when `NOTED` of
-    them are buffered, or a metric is read.  Thread-safe.
+    `committed` and `answered` only buffer their arguments, because one of them is called for every commit; they are added to the
+    metrics when `NOTED` rows are buffered, or a metric is read.  Thread-safe.
     """
 
     last_session_info_request: Counter
@@ -36,8 +38,7 @@ class NodePartitionMetrics:
         self.partition = partition
         self._clock = clock
         self._lock = threading.Lock()
-        # waited, requests, seconds, time; appended to without the lock
-        self._buffered: list[tuple[float, int, float, float]] = []
+        self._buffered: list[_Row] = []  # appended to without the lock
         self._append = Meter(clock)
         self._append_latency, self._flush_latency, self._flush_requests = Timer(clock), Timer(clock), Histogram(clock)
         for name in REQUEST_COUNTERS:
@@ -69,7 +70,22 @@ class NodePartitionMetrics:
 
     def committed(self, requests: int, waited: float, seconds: float) -> None:
         """Count `requests` appends that shared a write and flush of `seconds`, answered `waited` seconds after arrival."""
-        self._buffered.append((waited, requests, seconds, self._clock()))
+        self._buffer([(waited, requests, requests, seconds, requests, self._clock())])
+
+    def answered(self, waits: Sequence[tuple[float, int]], tried: int, flushed: float | None) -> None:
+        """Count appends that were judged together.
+
+        `waits`: seconds from the arrival of admitted appends to their answer, and how many; `tried`: all that count as appends,
+        the refused ones included; `flushed`: seconds of the write and flush that the admitted ones shared, None without one.
+        """
+        now = self._clock()
+        rows: list[_Row] = [(waited, requests, 0, 0.0, 0, now) for waited, requests in waits]
+        admitted = sum(requests for _, requests in waits)
+        rows.append((0.0, 0, tried, flushed or 0.0, admitted if flushed is not None else 0, now))
+        self._buffer(rows)
+
+    def _buffer(self, rows: list[_Row]) -> None:
+        self._buffered.extend(rows)
         if len(self._buffered) >= NOTED:
             self._add_buffered()
 
@@ -79,12 +95,13 @@ class NodePartitionMetrics:
             if not buffered:
                 return
             del self._buffered[: len(buffered)]
-            waited, requests, seconds, times = np.array(buffered, np.float64).T
-            self._append.mark_all(requests, times)
+            waited, requests, tried, seconds, flushed, times = np.array(buffered, np.float64).T
+            self._append.mark_all(tried, times)
             self._append_latency.update_all(waited, requests, times)
-            once = np.ones(len(times))
-            self._flush_latency.update_all(seconds, once, times)
-            self._flush_requests.update_all(requests, once, times)
+            if (flushes := flushed > 0).any():
+                once = np.ones(int(flushes.sum()))
+                self._flush_latency.update_all(seconds[flushes], once, times[flushes])
+                self._flush_requests.update_all(flushed[flushes], once, times[flushes])
 
     def counters(self) -> dict[str, Counter]:
         """The counters of requests by the release's names."""

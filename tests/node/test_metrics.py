@@ -281,6 +281,40 @@ def test_commits_count_as_if_each_had_been_told_by_single_updates(
         clock.now += 5.0
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.sampled_from([-0.001, 0.0, 0.003, 0.7]), st.integers(0, 30)), max_size=4),
+            st.integers(0, 50),
+            st.sampled_from([None, 0.0, 0.002, 1.5]),
+            st.sampled_from([0.0, 0.5, 5.0, 17.5]),
+        ),
+        max_size=20,
+    )
+)
+def test_what_was_judged_together_counts_as_if_it_had_been_told_by_single_updates(
+    judged: list[tuple[list[tuple[float, int]], int, float | None, float]],
+) -> None:
+    """Refused appends wait for nothing that is counted, and a commit of refused ones alone flushes nothing."""
+    clock = Clock()
+    noting, telling = NodePartitionMetrics(3, clock), NodePartitionMetrics(3, clock)
+    for waits, tried, seconds, step in judged:
+        clock.now += step
+        admitted = sum(requests for _, requests in waits)
+        flushed = seconds if admitted else None
+        noting.answered(waits, tried, flushed)
+        assert noting._append_latency.count == 0, "nothing is taken in before somebody looks"
+        telling.append.mark(tried)
+        for waited, requests in waits:
+            telling.append_latency.update(waited, requests)
+        if flushed is not None:
+            telling.flush_latency.update(flushed)
+            telling.flush_requests.update(admitted)
+    for _ in range(2):
+        assert shown(noting) == shown(telling)
+        clock.now += 5.0
+
+
 @pytest.mark.parametrize(("count", "waiting"), [(1, 1), (255, 255), (256, 0), (257, 1), (512, 0)])
 def test_commits_are_taken_in_many_at_a_time(count: int, waiting: int) -> None:
     metrics = NodePartitionMetrics(3, Clock())
