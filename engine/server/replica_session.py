@@ -12,8 +12,9 @@ Sources: design document *Waltz Server* (replica session); release 0.13.2.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import DivergedReplicaError, PeerError, ProtocolError, RemoteError, StoreSessionClosedError
@@ -80,6 +81,10 @@ class StoreSessionView(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task until the session ends."""
+        ...
+
+    def when_done(self, awaited: asyncio.Future[Any], call: Callable[[BaseException | None], None]) -> None:
+        """Call `call` with the error of a future, or None, once it is done; not after the session has ended."""
         ...
 
     def tell(self, event: recovery_events.Event) -> None:
@@ -275,16 +280,17 @@ class ReplicaSession:
             )
             self._sent = batch.last
             self._in_flight += 1
-            session.spawn(self._await_acknowledgement(written, self._sent, self._epoch))
+            session.when_done(written, partial(self._answered, self._sent, self._epoch))
 
-    async def _await_acknowledgement(self, written: asyncio.Future[Any], last: int, epoch: int) -> None:
-        try:
-            await written
-        except (PeerError, RemoteError) as error:
-            if epoch == self._epoch:
-                self.fail(error)
+    def _answered(self, last: int, epoch: int, error: BaseException | None) -> None:
+        """The answer to a batch that ends with transaction `last`; `error`: None if the replica has written it."""
+        if epoch != self._epoch:
             return
-        if epoch == self._epoch:
+        if isinstance(error, (PeerError, RemoteError)):
+            self.fail(error)
+        elif error is not None:
+            raise error
+        else:
             self._in_flight -= 1
             self._acknowledge(last)
 

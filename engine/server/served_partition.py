@@ -100,7 +100,9 @@ class Partition:
         # assigned under a later generation, and no session opened since: another server may have committed meanwhile
         self._reassigned = False
         self._locks: LockTable | None = None  # None before the first session
-        self._work = asyncio.Event()  # something was queued or decided since the last `_send_batch`
+        self._work = (
+            asyncio.Event()
+        )  # since the last `_send_batch` something was queued or decided, or the session ended
         self._closed = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # an insertion-ordered set
 
@@ -266,20 +268,22 @@ class Partition:
         wait only for the next session's recovery, which is short because no replica lacks anything.
         """
         ended: asyncio.Future[str] = session.closed
-        while True:
-            if ended.done():
-                raise StoreSessionClosedError(f"partition {self.number}: {ended.result()}")
-            self._work.clear()
-            checkpoint_due = session.next_transaction_id - 1 - session.low_water_mark >= self.options.checkpoint
-            if checkpoint_due and not self._pending:
-                await session.close("a checkpoint: the next session begins with higher low-water marks")
-                return
-            if checkpoint_due or not self._send_batch(session):
-                waiting: asyncio.Future[Any] = asyncio.ensure_future(self._work.wait())
-                try:
-                    await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    waiting.cancel()
+        ended.add_done_callback(self._session_ended)
+        try:
+            while not ended.done():
+                self._work.clear()
+                checkpoint_due = session.next_transaction_id - 1 - session.low_water_mark >= self.options.checkpoint
+                if checkpoint_due and not self._pending:
+                    await session.close("a checkpoint: the next session begins with higher low-water marks")
+                    return
+                if checkpoint_due or not self._send_batch(session):
+                    await self._work.wait()
+            raise StoreSessionClosedError(f"partition {self.number}: {ended.result()}")
+        finally:
+            ended.remove_done_callback(self._session_ended)
+
+    def _session_ended(self, _ended: asyncio.Future[str]) -> None:
+        self._work.set()
 
     def _send_batch(self, session: StoreSession) -> bool:
         """Send one batch from the head of the queue and answer the flushes before it.

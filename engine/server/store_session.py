@@ -156,8 +156,30 @@ class StoreSession:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("partition %d: session %d", self.partition, self.session_id, exc_info=error)
-            self.end(f"{type(error).__name__}: {error}")
+            self._end_by(error)
+
+    def when_done(self, awaited: asyncio.Future[Any], call: Callable[[BaseException | None], None]) -> None:
+        """Call `call` with the error of a future, or None, once it is done; not after the session has ended.
+
+        As `spawn`, for what is awaited with every batch: no task is made for it.
+        """
+
+        def done(future: asyncio.Future[Any]) -> None:
+            error = asyncio.CancelledError() if future.cancelled() else future.exception()  # else asyncio would log it
+            if self._closed.done():
+                return
+            try:
+                call(error)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as failure:
+                self._end_by(failure)
+
+        awaited.add_done_callback(done)
+
+    def _end_by(self, error: BaseException) -> None:
+        self._log.error("partition %d: session %d", self.partition, self.session_id, exc_info=error)
+        self.end(f"{type(error).__name__}: {error}")
 
     # ---- recovery ------------------------------------------------------------------------------------------------------
 

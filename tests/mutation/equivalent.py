@@ -2975,13 +2975,6 @@ _SPARK = (
         "if place is None and (found := _proven(opened, whole.first)) is not None and True:",
         "what is proven stands somewhere",
     ),
-    Equivalent(
-        "engine/spark/stream_directory.py",
-        "DirectoryHistory.refresh",
-        "listed = {number: self._list(number) for number in sorted(found)}",
-        "listed = {number: self._list(number) for number in list(found)}",
-        "each is listed by itself, and nothing is told in this order",
-    ),
     *(
         Equivalent(
             "engine/spark/record_arrays.py",

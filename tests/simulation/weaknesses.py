@@ -397,7 +397,7 @@ class Weakness:
 
 
 WEAKNESSES = (
-    Weakness("V1", v1_no_deadline, 255),
+    Weakness("V1", v1_no_deadline, 3_097, most=3_100),
     Weakness("V3", v3_forgotten_when_the_session_closes, 8),
     Weakness("V5", v5_the_first_failure_is_the_last, 8),
     Weakness("V7", v7_copies_are_not_verified, 32),

@@ -41,6 +41,7 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import dump_records
+from waltzctl.engine.log import places
 from waltzctl.engine.spark.offsets import StreamOffset
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
@@ -593,6 +594,20 @@ def _refused(look: Any, directory: Path) -> Any:
         return look(path)
 
     return failing
+
+
+def test_of_several_partitions_that_cannot_be_listed_the_first_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever order the directory lists them in: the message is the same at every try."""
+    path = build_directory(tmp_path / "d", {0: 3, 2: 3, 10: 3})
+    for number in (2, 10):
+        _unlistable(monkeypatch, path / str(number))
+    names = places.names
+    for order in (sorted, lambda found: sorted(found, reverse=True)):
+        monkeypatch.setattr(places, "names", lambda path, order=order: order(names(path)))
+        with pytest.raises(DiskReadError, match=f"{path}/2:"):
+            Query(path).run()
 
 
 def _on_another_disk(path: Path, first: int, disk: Path) -> None:
