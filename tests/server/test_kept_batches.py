@@ -11,6 +11,7 @@ import pytest
 from tests.node.running import run
 from tests.server.storing import held, packed, records, running_cluster, until
 from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import StoreSessionClosedError
 from waltzctl.engine.server import replica_session
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
@@ -84,6 +85,46 @@ def test_behind_its_end_a_session_sends_nothing(tmp_path: Path, monkeypatch: pyt
             assert replica._in_flight == (not ended)
 
     run(work())
+
+
+def test_an_answer_behind_the_end_of_a_session_changes_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path, 1) as cluster, cluster.session() as session:
+            await session.open()
+            (replica,) = session._replicas.values()
+            committed = session.append(packed(0, 2))
+            session.end("made up")
+            storage = replica._storage
+            assert storage is not None
+            await storage.max_transaction_id(session.session_id, session.partition)  # answered behind the batch
+            assert (replica.acknowledged, session.high_water_mark) == (-1, -1)
+            with pytest.raises(StoreSessionClosedError, match="made up"):
+                await committed
+
+    run(work())
+
+
+def test_an_answer_that_cannot_be_worked_on_ends_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch is undecided, and the next session finds it in the log."""
+
+    def written(_session: StoreSession, _node: str, _last: int) -> None:
+        raise MemoryError("made up")
+
+    async def work() -> None:
+        async with running_cluster(tmp_path, 1) as cluster, cluster.session() as session:
+            await session.open()
+            monkeypatch.setattr(StoreSession, "written", written)
+            with pytest.raises(StoreSessionClosedError, match="MemoryError: made up"):
+                await session.append(packed(0, 2))
+            assert await session.closed == "MemoryError: made up"
+            monkeypatch.undo()
+            async with cluster.session() as following:
+                assert await following.open() == 1
+
+    run(work())
+    assert any(record.exc_info for record in caplog.records), "with its traceback"
 
 
 def test_batches_are_kept_for_a_replica_of_which_nothing_was_heard_yet(
