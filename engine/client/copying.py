@@ -9,9 +9,9 @@ During the copy the destination's partition is offline, so that no Waltz server 
 The destination's session id does not change.  After each batch its low-water mark is raised to the last durable transaction, so
 that after an interruption the next copy continues there.
 
-Differences to the release: checksums are verified; the last transaction that is kept is compared with the source's; a source
-that has fewer transactions than it reported is an error instead of an endless loop; batches are bounded in bytes; the result is
-compared with the source.
+Differences to the release: the nodes must be of one cluster; checksums are verified; the last transaction that is kept is
+compared with the source's; a source that has fewer transactions than it reported is an error instead of an endless loop; batches
+are bounded in bytes; the result is compared with the source.
 
 Source: release 0.13.2.
 """
@@ -28,11 +28,18 @@ from dataclasses import dataclass
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.admin_records import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
 from waltzctl.engine.client.change_plan import NodeAction, NodePlan, NodeStep, check_still_holds
-from waltzctl.engine.client.partition_readings import PartitionReading, need_assigned, need_read, read_partitions
+from waltzctl.engine.client.partition_readings import (
+    PartitionReading,
+    need_assigned,
+    need_read,
+    read_cluster,
+    read_partitions,
+)
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
     DamageError,
     InvalidRequestError,
+    MismatchError,
     PartitionQuarantinedError,
     ProtocolError,
     RefusedError,
@@ -126,6 +133,7 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
     raised                     when
     =========================  =======================================================================================
     InvalidRequestError        the partition is not assigned to one of the nodes, or both are the same node
+    MismatchError              the nodes report different clusters (see `_check_cluster`)
     RefusedError               the destination is online and `offline_first` is not set, or gives no transaction for an error
                                of its disk
     PartitionQuarantinedError  the destination accepts no writes
@@ -135,6 +143,7 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
     options.check()
     if source.address == destination.address:
         raise InvalidRequestError(f"{source.address}: a partition cannot be copied onto itself")
+    await _check_cluster(source, destination)
     partition = options.partition
     (theirs,) = await read_partitions(source, {partition})
     need_assigned([theirs], str(source.address))
@@ -163,6 +172,25 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
         steps = list(_steps(options, source.address, keep, last, target, switch=ours.available is True))
     plan = NodePlan("recover-partition", destination.address, tuple(steps), (partition,), source.address)
     return CopyPlan(plan, options, session, max(mark, local), keep, target, ours.available is False)
+
+
+async def _check_cluster(source: AdminClient, destination: AdminClient) -> None:
+    """Raise MismatchError, or RemoteError with that status, if the nodes are of different clusters.
+
+    The records cannot tell: the destination may keep none.  Where one node does not report its cluster, as those of the release,
+    it compares that of the other one with its own.
+    """
+    theirs, ours = await read_cluster(source), await read_cluster(destination)
+    if theirs is not None and ours is not None and theirs != ours:
+        raise MismatchError(
+            f"{source.address}: cluster key {theirs.cluster_key}, {theirs.num_partitions} partitions; {destination.address} has"
+            f" {ours.cluster_key}, {ours.num_partitions} partitions",
+            advice="name a node of the same cluster",
+        )
+    if theirs is None and ours is not None:
+        await source.open(ours.cluster_key, ours.num_partitions)
+    elif theirs is not None and ours is None:
+        await destination.open(theirs.cluster_key, theirs.num_partitions)
 
 
 def _advice_to_restart(destination: Address, source: Address, options: CopyOptions) -> str:

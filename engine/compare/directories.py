@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 from waltzctl.engine.compare.replica_reading import PartitionReplica, Segment
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
-from waltzctl.engine.findings import Finding
-from waltzctl.engine.findings.control_files import control_missing, control_short, control_size, pair_findings
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.findings.control_files import control_missing, control_short
 from waltzctl.engine.findings.directory_contents import ledger_damaged
-from waltzctl.engine.inspect.control_checks import ControlState, journal_findings
+from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, place_of
@@ -91,7 +91,7 @@ class Directories:
         return Member(view.path, ballot, replica, proven - 1 if known else None, directory.special_end is not None)
 
     def findings(self, partitions: Collection[int]) -> Iterator[Finding]:
-        """Findings about what limits the vote: control files, ledgers and marks that are damaged or missing."""
+        """Findings about what partitions have in common: ledgers, and control files with the infos of hosted `partitions`."""
         for view, ledger in zip(self.views, self.ledgers, strict=True):
             if ledger.fault is not None:
                 yield ledger_damaged(ledger_path(view.path), ledger, view.path)
@@ -103,13 +103,10 @@ class Directories:
                     else control_short(view.control_path, state.size, view.path)
                 )
                 continue
-            yield from journal_findings(view.control_path, control, view.path)
-            if not control.size_fits:
-                yield control_size(view.control_path, control, view.path)
-            for number in sorted(partitions):
-                info = info_of(control, number)
-                if info is not None and info.current is None and belongs(view, number):
-                    yield from pair_findings(view.control_path, control.layout, info, view.path)
+            hosted = {number for number in partitions if belongs(view, number)}
+            for one in inspect_control(view.control_path, view.path, hosted).findings:
+                if one.code is not Code.CONTROL_STRUCT_CHECKSUM:  # the other struct is in force: every mark is known
+                    yield one
 
     def runs(self, partitions: Collection[int]) -> tuple[dict[int, PartitionRun], ...]:
         """The `PartitionRun`s of each directory by partition, for findings about a partition as a whole."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+from tests.builders import KEY
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.wire import admin
+from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.frame import FrameReader, Magic
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, Hello
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
@@ -72,10 +75,14 @@ async def until_closed(reader: asyncio.StreamReader) -> None:
 class ReleasedAdmin:
     """The admin port of a node that speaks version 0 and gives out whatever it was given, damaged or not.
 
-    One partition, 0.  `last` and `mark`: last transaction and local low-water mark, as its metrics tell them.
+    One partition, 0.  `last` and `mark`: last transaction and local low-water mark, as its metrics tell them.  `key`: of its
+    cluster, with which it compares what it is asked.
     """
 
-    def __init__(self, records: Sequence[WireRecord], *, last: int | None = None, mark: int | None = None) -> None:
+    def __init__(
+        self, records: Sequence[WireRecord], *, last: int | None = None, mark: int | None = None, key: uuid.UUID = KEY
+    ) -> None:
+        self.key = key
         self.records = {record.transaction_id: record for record in records}
         self.last = last if last is not None else max(self.records, default=-1)
         self.mark = self.last if mark is None else mark
@@ -97,6 +104,13 @@ class ReleasedAdmin:
 
     def _answer(self, request: admin.AdminMessage) -> admin.AdminMessage:
         match request:
+            case admin.OpenRequest(sequence=number, cluster_key=key):
+                if key == self.key:
+                    return admin.SuccessResponse(number)
+                said = "Provided cluster key is inconsistent with key in control file."
+                return admin.FailureResponse(
+                    number, Failure(f"com.wepay.waltz.storage.exception.StorageException: {said}")
+                )
             case admin.MetricsRequest(sequence=number):
                 return admin.MetricsResponse(number, self.metrics)
             case admin.AssignedPartitionStatusRequest(sequence=number):

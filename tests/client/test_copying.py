@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import (
     DamageError,
     InvalidRequestError,
+    MismatchError,
     PeerUnreachableError,
     ProtocolError,
     RefusedError,
@@ -97,6 +99,24 @@ def test_an_empty_partition_is_filled(tmp_path: Path) -> None:
             ]
             assert (await copy(theirs, ours, data)).records == 10
             assert await data.max_transaction_id(5, 0) == 9
+
+    run(work())
+
+
+def test_a_node_of_another_cluster_gives_nothing(tmp_path: Path) -> None:
+    """An empty destination keeps no transaction by which the two could be told apart."""
+    build_directory(tmp_path / "source", {0: 10}, key=uuid.UUID(int=7), session=8, local_low_water_mark=9)
+    build_directory(tmp_path / "destination", {0: [[]]}, session=5, local_low_water_mark=-1)
+
+    async def work() -> None:
+        async with (
+            running(tmp_path / "source") as one,
+            running(tmp_path / "destination") as other,
+            admin_of(one) as theirs,
+            admin_of(other) as ours,
+        ):
+            with pytest.raises(MismatchError, match=f"{uuid.UUID(int=7)}.*{builders.KEY}"):
+                await plan_copy(theirs, ours, CopyOptions(0, offline_first=True))
 
     run(work())
 
@@ -266,6 +286,20 @@ async def from_released(
         data_of(node) as data,
     ):
         yield theirs, ours, data
+
+
+def test_a_released_node_is_asked_whether_it_is_of_the_same_cluster(tmp_path: Path) -> None:
+    """It does not report its cluster, but compares the one that it is asked about."""
+
+    async def work() -> None:
+        source = ReleasedAdmin(records(0, 10), key=uuid.UUID(int=7))
+        async with from_released(tmp_path, source) as (theirs, ours, _):
+            for one, other in ((theirs, ours), (ours, theirs)):
+                with pytest.raises(RemoteError, match="cluster key is inconsistent") as caught:
+                    await plan_copy(one, other, CopyOptions(0, offline_first=True))
+                assert caught.value.status == "mismatch"
+
+    run(work())
 
 
 def test_damaged_data_is_not_copied(tmp_path: Path) -> None:

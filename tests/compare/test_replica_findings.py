@@ -18,6 +18,7 @@ from waltzctl.engine.compare import ranges
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.scan import scanner
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, Layout
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     SegmentHeader,
@@ -86,6 +87,10 @@ def _appended(first: int, data: bytes) -> Callable[[Path], None]:
     return injure
 
 
+def _control(offset: int, data: bytes) -> Callable[[Path], None]:
+    return lambda storage: write_at(storage / CONTROL_FILE_NAME, offset, data)
+
+
 INJURIES: dict[str, Callable[[Path], object]] = {
     "nothing": lambda storage: None,
     "first segment lost": lambda storage: remove_segment(storage, 0),
@@ -110,6 +115,8 @@ INJURIES: dict[str, Callable[[Path], object]] = {
     "bytes behind a segment": _appended(50, b"no record" * 9),
     "a few bytes behind a segment": _appended(50, b"few"),
     "directory lost": lambda storage: shutil.rmtree(storage / "0"),
+    "version of the control file": _control(CONTROL_HEADER.offset_of("version"), b"\0\0\0\1"),
+    "partition id in the control file": _control(Layout.RELEASED.info_offset(0), b"\0\0\0\7"),
 }
 
 

@@ -28,8 +28,8 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/compare/directories.py",
-        "info.current is None and belongs(view, number):",
-        "info.current is None:",
+        "number for number in partitions if belongs(view, number)}",
+        "number for number in partitions}",
         ("tests/compare/test_directories.py",),
         "a damaged pair is told of a directory that is no replica",
     ),

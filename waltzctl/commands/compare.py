@@ -41,9 +41,9 @@ MANUAL = Manual(
             " damaged record can be restored."
         ),
         (
-            "A replica counts as holding a record when the record's checksums are right. Two replicas agree when every"
-            " byte is the same. A transaction is kept by the rule of Waltz: a quorum of the replicas has it, or may"
-            " have acknowledged it."
+            "A replica counts as holding a record when the record's own checksum is right. Two replicas agree when"
+            " every byte is the same. A transaction is kept by the rule of Waltz: a quorum of the replicas has it, or"
+            " may have acknowledged it."
         ),
     ),
     examples=(

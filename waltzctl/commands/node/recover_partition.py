@@ -34,7 +34,8 @@ MANUAL = Manual(
             "HOST:PORT is the destination; --from is the admin port of the source. The destination keeps its records"
             " up to its low-water mark, and gets everything up to the source's local low-water mark, up to which the"
             " source's transactions are acknowledged. Records of the destination above its low-water mark are"
-            " replaced. Its session stays the same."
+            " replaced. Its session stays the same. A source of another cluster is refused (12), unless both are nodes of"
+            " release 0.13.2, which do not report theirs."
         ),
         (
             "The destination must be offline during the copy; --offline-first switches it off before, and on again"
@@ -54,7 +55,7 @@ MANUAL = Manual(
             "Do it, after typing 3.",
         ),
     ),
-    statuses=tuple(sorted({*CHANGING_NODES, ExitStatus.DAMAGED})),
+    statuses=tuple(sorted({*CHANGING_NODES, ExitStatus.DAMAGED, ExitStatus.MISMATCH})),
     objects=("plan", "result"),
     sections=(
         NODE_SAFETY,

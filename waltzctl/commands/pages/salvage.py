@@ -33,6 +33,7 @@ MANUAL = Manual(
         ExitStatus.USAGE,
         ExitStatus.DAMAGE_REMAINS,
         ExitStatus.NOT_WALTZ,
+        ExitStatus.LOCKED,
         ExitStatus.IO_ERROR,
         ExitStatus.INTERRUPTED,
     ),
