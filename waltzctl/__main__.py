@@ -57,12 +57,25 @@ def _undo_inherited_signals() -> None:
     )
 
 
+def _end_as_first_process() -> None:
+    """Let signals end the first process of a container as they end any other one.
+
+    The kernel keeps from it every signal for which it has no handler: ``docker stop`` waited for ``log tail --follow`` or
+    ``backup create`` until it killed it.  The status is the one that a shell has for a process that such a signal ended.
+    """
+    if os.getpid() == 1:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, lambda number, _: os._exit(128 + number))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its status; `arguments` are those of the process unless given."""
     _open_missing_streams()
     try:
         if arguments is None:  # the process is our own
             _undo_inherited_signals()
+            _end_as_first_process()
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # both are text streams here
         from waltzctl.app import app

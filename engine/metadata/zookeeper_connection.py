@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
+import socket
 import struct
 import threading
 import time
@@ -133,13 +135,29 @@ def connected(options: ZooKeeperOptions) -> Iterator[tuple[Any, Contact]]:
 
 
 def _bound_attempts(client: Any, seconds: float) -> None:
-    """Divide `seconds` among the hosts of the ensemble, as the timeout of an attempt to connect to each.
+    """Divide `seconds` among the addresses of the ensemble's hosts, as the timeout of an attempt to connect to each.
 
-    Kazoo would wait for a host that hangs as long as the session timeout, and the session would be over then.
+    Kazoo would wait for a host that hangs as long as the session timeout, and the session would be over then.  A host that cannot
+    be looked up, for whatever reason, is left out until the next attempt: most reasons would end kazoo's thread, and nobody would
+    connect again.
     """
-    share = seconds / len(client.hosts)
+    share = seconds
     handler, connection = client.handler, client._connection
     connect, invoke = handler.create_connection, connection._invoke
+
+    def looked_up() -> list[tuple[str, str, int]]:
+        nonlocal share
+        found: list[tuple[str, str, int]] = []
+        for host, port in client.hosts:
+            try:
+                places = socket.getaddrinfo(host.strip(), port, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError) as error:  # UnicodeError: no possible name
+                client.logger.warning("Cannot resolve %s: %s", host, error)
+            else:
+                found += ((host, str(where[0]), int(where[1])) for *_, where in places)
+        share = seconds / max(1, len(found))
+        random.shuffle(found)
+        return found
 
     def bounded_connect(*given: Any, timeout: float, **more: Any) -> Any:
         return connect(*given, timeout=min(timeout, share), **more)
@@ -147,6 +165,7 @@ def _bound_attempts(client: Any, seconds: float) -> None:
     def bounded_invoke(timeout: float, *given: Any, **more: Any) -> Any:
         return invoke(min(timeout, share), *given, **more)
 
+    connection._expand_client_hosts = looked_up
     handler.create_connection, connection._invoke = bounded_connect, bounded_invoke
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -94,11 +95,12 @@ class HttpPort(Generic[Report, Read]):
         """Listen at `host` (port 0: a free one, at its first address only); return the first address.  Raises ListenError."""
         loop = asyncio.get_running_loop()
         http = _BoundedServer(self._answer, self._limits, self._log)
-        addresses: str | list[str] | None = host or None
+        addresses: list[str] | None = None
         try:
-            if port == 0 and host:
-                found = await look_up(host, port)
-                addresses = [host_of(found[0][4])]
+            if host:
+                # as the other ports: without addresses of a kind that this machine does not have (``::1 localhost``)
+                found = await look_up(host, port, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG)
+                addresses = [*dict.fromkeys(host_of(where) for *_, where in found)][: None if port else 1]
             self._server = await loop.create_server(http, addresses, port, backlog=_BACKLOG)
         except (OSError, ValueError) as error:  # ValueError: no possible name
             raise ListenError(host, port, error) from None

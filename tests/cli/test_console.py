@@ -46,6 +46,26 @@ def test_a_bar_appears_once_work_goes_on_for_longer(monkeypatch: pytest.MonkeyPa
     assert shown.getvalue().endswith("\x1b[2K")
 
 
+def test_the_cursor_is_there_beside_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopped (Ctrl-Z) or killed meanwhile left the shell without one."""
+    shown = terminal(monkeypatch)
+    monkeypatch.setattr(bar, "PATIENCE", -1.0)
+
+    def visible() -> bool:
+        return shown.getvalue().rfind("\x1b[?25h") > shown.getvalue().rfind("\x1b[?25l") > -1
+
+    with bar.progress(quiet=False) as listener:
+        listener.start("reading", 1000)
+        listener.advance(400)
+        assert visible()
+        with listener.paused():
+            assert visible()
+        assert visible()
+        listener.advance(400)
+        assert visible()
+    assert visible()
+
+
 def test_short_work_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = terminal(monkeypatch)
     monkeypatch.setattr(bar, "PATIENCE", 1e9)

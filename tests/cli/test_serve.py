@@ -136,6 +136,8 @@ def test_the_live_table_on_a_terminal(storage: Path) -> None:
     assert re.search(r"P\s+RW\s+SESSION\s+MARK\s+LOCAL\s+LAST\s+APPENDS/S", shown)
     assert re.search(r"\n\s*2\s+rw\s+\d+\s+\d+\s+\d+\s+19\s+0\s+0\s+-\s+-", shown)
     assert "connections: 0 data, 0 admin, 0 http" in shown
+    drawn = answer.out[: answer.out.index("connections:")]  # a node that is killed then leaves the shell its cursor
+    assert drawn.rfind("\x1b[?25h") > drawn.rfind("\x1b[?25l") > -1
 
 
 def test_live_objects_elsewhere(storage: Path) -> None:

@@ -296,6 +296,32 @@ def test_programs_that_it_starts_have_the_streams_that_it_had_to_replace(
     assert (tmp_path / "seen").read_text() == "[False, False, False]"
 
 
+FIRST = """
+import os, sys
+os.getpid = lambda: 1
+from waltzctl.__main__ import process
+process()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_ends_the_first_process_of_a_container(tmp_path: Path, number: signal.Signals) -> None:
+    """The kernel gives that one only what it has handlers for: a container with a command in it could only be killed."""
+    made = tmp_path / "storage"
+    subprocess.run(command_line("create-cluster", str(made), "--partitions", "1", "-q"), cwd=ROOT, check=True)
+    command = ("append", str(made), "--partition", "0", "--batch", "1", "--progress-ids", "--format", "ndjson")
+    with subprocess.Popen(
+        [sys.executable, "-c", FIRST, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(b"a\n")
+        running.stdin.flush()
+        assert running.stdout.readline()
+        running.send_signal(number)
+        assert running.wait(60) == 128 + number
+
+
 def test_an_interrupt_that_was_kept_back_until_the_start_is_one() -> None:
     def inherited() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))

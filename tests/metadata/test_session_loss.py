@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import random
 import resource
 import shutil
 import signal
@@ -849,6 +850,78 @@ def test_hosts_that_hang_leave_time_for_the_others(zookeeper: ZooKeeperServer) -
             await store.close()
 
     asyncio.run(test())
+
+
+def test_addresses_of_one_name_that_hang_leave_time_for_the_others(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers of an ensemble behind one name, as of a headless service: one that hung kept everybody out."""
+    real = socket.getaddrinfo
+
+    async def test() -> None:
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+            ports = [*silent, zookeeper.port]
+
+            def found(host: Any, *given: Any, **more: Any) -> Any:
+                if host != "ensemble.test":
+                    return real(host, *given, **more)
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+
+            monkeypatch.setattr(socket, "getaddrinfo", found)
+            monkeypatch.setattr(random, "shuffle", lambda _: None)
+            wanted = ZooKeeperOptions("ensemble.test", new_root(), session_timeout=30.0, connect_timeout=3.0)
+            store = await ZooKeeperStore.open(wanted)
+            assert await store.create_root()
+            await store.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("name", ["a" * 64, "a..b"])
+def test_a_name_that_cannot_be_one_keeps_nobody_from_the_others(
+    zookeeper: ZooKeeperServer, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    async def test() -> None:
+        hosts = f"{name}:2181,{zookeeper.connect_string}"
+        store = await ZooKeeperStore.open(ZooKeeperOptions(hosts, new_root(), connect_timeout=SOON))
+        await store.close()
+        with pytest.raises(PeerUnreachableError, match=f"Cannot resolve {name}"):
+            await ZooKeeperStore.open(ZooKeeperOptions(f"{name}:2181", "/x", connect_timeout=0.5))
+
+    asyncio.run(test())
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_names_that_cannot_be_looked_up_for_a_while_end_no_store_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system without memory at the moment: the library's thread ended, and a server never got its session back."""
+
+    async def test(server: ZooKeeperServer) -> None:
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+        def fails(*_: object, **__: object) -> Any:
+            loop.call_soon_threadsafe(asked.set)
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+        store = await ZooKeeperStore.open(options(server, "/x"))
+        await store.create_root()
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "getaddrinfo", fails)
+            server.kill()
+            await asyncio.wait_for(asked.wait(), SOON)
+        server.start()
+        async with asyncio.timeout(SOON):
+            while True:
+                with contextlib.suppress(PeerUnreachableError, DeadlineError):
+                    assert await store.exists("") is not None
+                    break
+                await asyncio.sleep(0.1)
+        await store.close()
+
+    with running(tmp_path) as server:
+        asyncio.run(test(server))
 
 
 def test_an_ensemble_whose_leader_is_killed_keeps_metadata_and_session(tmp_path: Path) -> None:

@@ -174,10 +174,10 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/metadata/zookeeper_connection.py",
+        "share = seconds / max(1, len(found))",
         "share = seconds / len(client.hosts)",
-        "share = seconds",
         _SESSIONS,
-        "one host of an ensemble that hangs keeps everybody out",
+        "one address of an ensemble that hangs keeps everybody out",
     ),
     Slip(
         "engine/metadata/embedded_sessions.py",

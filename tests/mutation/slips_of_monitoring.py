@@ -25,8 +25,8 @@ MONITORING: tuple[Slip, ...] = (
     ),
     Slip(
         _HTTP_PORT,
-        "            if port == 0 and host:\n",
-        "            if False:\n",
+        "[: None if port else 1]",
+        "",
         _OF_HTTP_LIMITS,
         "a name of two addresses has two ports, and one is told",
     ),

@@ -262,6 +262,26 @@ def test_a_free_port_is_one_of_the_first_address_and_any_other_of_all() -> None:
     run(work())
 
 
+@pytest.mark.parametrize("free", [False, True])
+def test_an_address_of_a_kind_that_the_machine_does_not_have_keeps_nobody_from_the_others(free: bool) -> None:
+    """``::1 localhost`` in a container without IPv6: the other ports listened, and this one ended the node."""
+
+    async def work() -> None:
+        async def found(host: str, number: int, *, flags: int = 0, **_: Any) -> list[Any]:
+            last = 1 if host == "127.0.0.1" or flags & socket.AI_ADDRCONFIG else 2
+            names = ("127.0.0.1", "203.0.113.1")[:last]
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, number)) for one in reversed(names)]
+
+        (number,) = reserved_ports(1)
+        async with serving() as (port, _, _):
+            asyncio.get_running_loop().getaddrinfo = found  # type: ignore[assignment]
+            await port.close()
+            host, _ = await port.start("two.test", 0 if free else number)
+            assert host == "127.0.0.1"
+
+    run(work())
+
+
 def test_without_a_host_it_is_every_address() -> None:
     async def work() -> None:
         async with serving() as (port, _, _):

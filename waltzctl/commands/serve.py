@@ -276,6 +276,7 @@ def _live_table(console: Console, stack: contextlib.ExitStack) -> tuple[ProcessD
     view = Live(console=drawn, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     stack.callback(close_view, console, view.stop)
     view.start()
+    drawn.show_cursor(True)  # hidden, it would stay so in the shell behind Ctrl-Z or a kill
     heading: list[str] = []
 
     def ready(shown: Object, node: Node) -> None:

@@ -85,7 +85,12 @@ class TerminalProgress:
         console = Console(file=sys.stderr)
         self._bars = Bars(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._task = self._bars.add_task(self._what, total=self._total, completed=self._done)
-        self._bars.start()
+        self._draw(self._bars)
+
+    def _draw(self, bars: Bars) -> None:
+        """Show the bar, with the cursor: hidden, it would stay so in the shell behind Ctrl-Z, SIGTERM or a kill."""
+        bars.start()
+        bars.console.show_cursor(True)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -97,7 +102,7 @@ class TerminalProgress:
                 yield
             finally:
                 if self._bars is not None:
-                    self._bars.start()
+                    self._draw(self._bars)
 
     def close(self) -> None:
         """Remove the bar."""
