@@ -13,7 +13,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import IndexExcess, Joint, data_gone, joints, losses
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView
-from waltzctl.engine.losses import DirectoryGone, GivenUp, Ids, Loss, NoSegment, count, without
+from waltzctl.engine.losses import DirectoryGone, GivenUp, Ids, Loss, NoSegment, count, covered, without
 from waltzctl.engine.storage.loss_ledger import still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss
 
@@ -109,6 +109,7 @@ def loss_findings(context: PartitionContext, held: Sequence[Ids], elsewhere: Seq
 
     `held`: the ids that are here; `elsewhere`: those that another finding counts as missing.
     """
+    held, elsewhere = covered(held), covered(elsewhere)
     for loss in context.accepted:
         rest = still_lost(loss, held, context.local_low_water_mark)
         if rest:

@@ -31,7 +31,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import end
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView, read_control, read_infos, view_partition
-from waltzctl.engine.losses import BelowMark, BelowProof, Ids
+from waltzctl.engine.losses import BelowMark, BelowProof, Ids, covered
 from waltzctl.engine.storage.assignment import assigned_here, is_retired
 from waltzctl.engine.storage.orphans import stand_elsewhere
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
@@ -429,6 +429,7 @@ class PartitionRun:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path)
             if segment.data_path not in view.special  # the special file in the place of the data file is reported
         ]  # all of them at once: where each has to be watched for a while, that is the same while
+        held, elsewhere = covered(held), covered(elsewhere)
         for segment, watch in watches:
             settled = self._settle_orphan(segment, watch)
             if settled is not None:

@@ -34,7 +34,9 @@ def lower_mark(draft: PlanDraft, control_path: PurePath, info: PartitionInfo, af
         offset=offset, length=len(data), loses_data=True,
     )  # fmt: skip
     written = Overwrite(control_path, offset, data)
-    draft.edits[:] = [edit for edit in draft.edits if not _inside(edit, written)] + [written]
+    if not draft.overwritten(control_path).isdisjoint(range(written.offset, written.end)):
+        draft.edits[:] = [edit for edit in draft.edits if not _inside(edit, written)]
+    draft.edits.append(written)
 
 
 def _inside(edit: Edit, written: Overwrite) -> bool:

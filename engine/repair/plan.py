@@ -274,7 +274,7 @@ class PlanDraft:
     be done (`seen`).
 
     `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked` and `unread`: see
-    `Repair`.
+    `Repair`.  `_known`: the edits that `overwritten` has gone through, and where those of each file begin.
     """
 
     command: str
@@ -292,6 +292,7 @@ class PlanDraft:
     of_marked: bool = False
     unread: bool = False
     seen: NotedFiles = field(default_factory=NotedFiles)
+    _known: tuple[list[Edit], dict[PurePath, set[int]]] = field(default_factory=lambda: ([], {}))
 
     def __post_init__(self) -> None:
         """Note the files that the planner is going to read, unless that was done earlier.  Raises DiskReadError."""
@@ -300,6 +301,21 @@ class PlanDraft:
             # a roll-back may be of other partitions, and what it does is in its entry
             none = self.roll_back or (asked.partitions is None and (asked.forget_losses or asked.forget_journal))
             self.seen = note(self.storage, () if none else asked.partitions)
+
+    def overwritten(self, path: PurePath) -> set[int]:
+        """Where the planned overwrites of a file begin.
+
+        Every partition may have one in the control file: only the edits are gone through that were not there before.
+        """
+        known, offsets = self._known
+        if len(known) > len(self.edits) or (known and known[-1] is not self.edits[len(known) - 1]):
+            known.clear()
+            offsets.clear()
+        for edit in self.edits[len(known) :]:
+            if isinstance(edit, Overwrite):
+                offsets.setdefault(edit.path, set()).add(edit.offset)
+            known.append(edit)
+        return offsets.get(path, set())
 
     def reads(self, path: PurePath) -> None:
         """Bind the plan to a small file beside the partitions, as it is now; call this before it is read."""

@@ -78,7 +78,7 @@ class Reconciliation:
                 segment=last.first, transaction_id=after + 1,
             )  # fmt: skip
             return
-        behind = [part for part in parts if part not in staying]
+        behind = parts[len(staying) :]
         self.removed += [part for part in behind if not part.untouchable]
         context.segments = [*staying, *(part for part in behind if part.untouchable)]
 

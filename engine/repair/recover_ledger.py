@@ -17,7 +17,7 @@ from waltzctl.engine.errors import NotWaltzError, RefusedError
 from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import FileState, TargetKind, check_partitions, read_control, resolve
-from waltzctl.engine.losses import GivenUp, Ids, without
+from waltzctl.engine.losses import GivenUp, Ids, covered, without
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.repair.repaired_segments import RepairContext
@@ -46,19 +46,23 @@ def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark:
             assert step.to_transaction_id is not None
             restored.append((step.from_transaction_id, step.to_transaction_id + 1))
     known = [(loss.first, loss.last + 1) for loss in present]
-    entries = [(*one, False) for one in sorted(context.given_up)] + [(*one, True) for one in sorted(context.disputed)]
-    for first, stop, why, disputed in entries:
-        for low, high in without((first, stop), [*known, *restored]):
-            until = "a replica tells which record is right" if disputed else "it is here again"
-            draft.step(
-                "accept-loss", ledger_path(draft.storage), context.partition,
-                f"{'disputed' if disputed else 'given up'}; verify names it until {until}, or until recover --forget-losses",
-                ids=(low, high - 1), loses_data=True,
-            )  # fmt: skip
-            draft.accepted.append(AcceptedLoss(context.partition, low, high - 1, after, "", why, disputed))
-            known.append((low, high))
-    held = [*restored, *_held(context)]
-    told = [*restored, *context.confirmed]
+    for entries, disputed in ((sorted(context.given_up), False), (sorted(context.disputed), True)):
+        entered, reached = covered([*known, *restored]), 0
+        for first, stop, why in entries:
+            for low, high in without(
+                (max(first, reached), stop), entered
+            ):  # in order: what is below was entered just now
+                until = "a replica tells which record is right" if disputed else "it is here again"
+                draft.step(
+                    "accept-loss", ledger_path(draft.storage), context.partition,
+                    f"{'disputed' if disputed else 'given up'}; verify names it until {until}, or until recover --forget-losses",
+                    ids=(low, high - 1), loses_data=True,
+                )  # fmt: skip
+                draft.accepted.append(AcceptedLoss(context.partition, low, high - 1, after, "", why, disputed))
+            reached = max(reached, stop)
+        known += [(first, stop) for first, stop, _ in entries]
+    held = covered([*restored, *_held(context)])
+    told = covered([*restored, *context.confirmed])
     for loss in present:
         rest = without((loss.first, loss.last + 1), told) if loss.disputed else still_lost(loss, held, mark)
         ids = (loss.first, loss.last)

@@ -166,7 +166,7 @@ class OverlapPlanner:
                     loses_data=ids_lost and state is part.data,
                 )  # fmt: skip
                 context.draft.edits.append(Remove(state.path))
-        context.segments.remove(part)
+        context.remove(part)
         return Outcome.REMOVED
 
     def _leave(self, earlier: RepairedSegment, later: RepairedSegment, said: Sequence[str]) -> Outcome:

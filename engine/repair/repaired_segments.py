@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -108,6 +109,9 @@ class RepairContext:
 
     Ranges of ids are (first, stop); stop is the id after the last one.
 
+    `_by_first` and `_firsts` are `segments`, found by first id: a segment may be split in 100,000 places, and a partition have as
+    many segments.
+
     ============  ==================================================================================================
     `draft`       the plan under construction
     `around`      what each data file's provenance is judged by
@@ -124,11 +128,22 @@ class RepairContext:
     directory: PurePath
     allow_data_loss: bool
     around: SegmentSurroundings
-    segments: list[RepairedSegment] = field(default_factory=list)
     given_up: list[tuple[int, int, str]] = field(default_factory=list)
     disputed: list[tuple[int, int, str]] = field(default_factory=list)
     confirmed: list[tuple[int, int]] = field(default_factory=list)
     lowered_to: int | None = None
+    _by_first: dict[int, RepairedSegment] = field(default_factory=dict)
+    _firsts: list[int] = field(default_factory=list)
+
+    @property
+    def segments(self) -> list[RepairedSegment]:
+        """All segments, by their first ids, which differ."""
+        return [self._by_first[first] for first in self._firsts]
+
+    @segments.setter
+    def segments(self, parts: Iterable[RepairedSegment]) -> None:
+        self._by_first = {part.first: part for part in parts}
+        self._firsts = sorted(self._by_first)
 
     def give_up(self, first: int, stop: int, why: str) -> None:
         """Transactions `first` to `stop` - 1 are accepted as lost; they will be entered into the ledger."""
@@ -173,10 +188,10 @@ class RepairContext:
 
     def following(self, part: RepairedSegment) -> int | None:
         """The first id of the next segment that has a data file, or will have one; None when there is none."""
-        behind = (
-            one.first for one in self.segments if one.first > part.first and (one.data or one.content) is not None
-        )
-        return min(behind, default=None)
+        for place in range(bisect_right(self._firsts, part.first), len(self._firsts)):
+            if self.taken(first := self._firsts[place]):
+                return first
+        return None
 
     def new_part(self, first: int, created: int) -> RepairedSegment:
         """Add a segment that holds only a header: a new one, or one in place of a file that held no record."""
@@ -194,12 +209,19 @@ class RepairContext:
 
     def put(self, part: RepairedSegment) -> None:
         """Add a segment; it replaces one of the same first id, which held no record."""
-        self.segments = [one for one in self.segments if one.first != part.first]
-        self.segments.append(part)
+        if part.first not in self._by_first:
+            insort(self._firsts, part.first)
+        self._by_first[part.first] = part
+
+    def remove(self, part: RepairedSegment) -> None:
+        """Take a segment out."""
+        del self._by_first[part.first]
+        del self._firsts[bisect_left(self._firsts, part.first)]
 
     def taken(self, first: int) -> bool:
         """Whether there is, or will be, a data file that begins with this id."""
-        return any(one.first == first and (one.data or one.content) is not None for one in self.segments)
+        one = self._by_first.get(first)
+        return one is not None and (one.data or one.content) is not None
 
 
 def open_part(context: RepairContext, view: SegmentView) -> RepairedSegment:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from waltzctl.engine.log.view import StraySegment, read_segment_header
-from waltzctl.engine.losses import without
+from waltzctl.engine.losses import covered, without
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.columns import RecordRun
 from waltzctl.engine.scan.scanner import summarise_records
@@ -110,5 +110,5 @@ def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
 
 def hidden(ids: Iterable[Ids], known: Iterable[Ids]) -> tuple[Ids, ...]:
     """The parts of `ids` that are not in `known`."""
-    held = [(low, high + 1) for low, high in known]
+    held = covered((low, high + 1) for low, high in known)
     return tuple((low, stop - 1) for first, last in joined(ids) for low, stop in without((first, last + 1), held))
