@@ -81,7 +81,7 @@ def recover_directories(
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.compare.compare import compare
     from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison, ReplicaStanding
-    from waltzctl.engine.compare.plans import look_at, plan_anew, plans
+    from waltzctl.engine.compare.plans import look_at, plan_anew, plans, unmoved
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
     from waltzctl.engine.quorum.vote import Verdict
@@ -108,9 +108,13 @@ def recover_directories(
                 console.note(f"partition {told.partition}: the replicas of its last session were {names}")
         elif isinstance(told, CompareSummary):
             status = ExitStatus.from_label(told.exit_status_name)
-    repairs = plans(comparisons, paths, allow_data_loss=allow_data_loss, seen=seen)
+    kept, moved = unmoved(comparisons, seen)
+    repairs = plans(kept, paths, allow_data_loss=allow_data_loss, seen=seen)
     if not repairs:
-        console.sentence("NO REPLICA NEEDS A REPAIR. What is only behind, the cluster brings up to date.")
+        if moved is not None:
+            raise moved
+        which = "REPLICA THAT COULD BE READ" if status is ExitStatus.IO_ERROR else "REPLICA"
+        console.sentence(f"NO {which} NEEDS A REPAIR. What is only behind, the cluster brings up to date.")
         standings = {own.state for one in comparisons for own in one.replicas}
         only_behind = standings <= {ReplicaStanding.EQUAL, ReplicaStanding.BEHIND} and not findings
         return ExitStatus.CLEAN if only_behind and status is ExitStatus.REPAIRABLE else status
@@ -121,11 +125,13 @@ def recover_directories(
         stale = any(source.is_relative_to(one) for source in first.sources for one in changed)
         repair = first
         if stale:
-            repair = plan_anew(first, comparisons, paths, allow_data_loss=allow_data_loss, seen=seen)
+            repair = plan_anew(first, kept, paths, allow_data_loss=allow_data_loss, seen=seen)
         done.append(carry_out(console, repair, switches, otherwise=UNCHANGED_ELSE if changed else UNCHANGED))
         if repair.plan.steps and not shown_only:
             changed.append(repair.storage)
-    if shown_only or not any(repair.plan.steps for repair in repairs):
+    if moved is not None:  # what is planned for the other partitions is done by now
+        raise moved
+    if shown_only or status is ExitStatus.IO_ERROR or not any(repair.plan.steps for repair in repairs):
         return max(status, *done)
     if status is not ExitStatus.DAMAGED:
         return max(done)

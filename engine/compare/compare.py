@@ -28,7 +28,7 @@ from waltzctl.engine.compare.ranges import ranges
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
 from waltzctl.engine.compare.states import replicas_of
 from waltzctl.engine.errors import InvalidRequestError, MismatchError
-from waltzctl.engine.findings import Finding, Severity, Where, loss_finding
+from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding
 from waltzctl.engine.inspect.unread_losses import losses_behind
 from waltzctl.engine.log.assess import IndexExcess, Stretch, joints
 from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, LastSession, Run, Verdict, decide
@@ -119,6 +119,7 @@ class _PartitionResults:
             ballot, end = member.ballot, self.end_of(number)
             missing = member.open_end or (member.held_to is not None and end <= member.held_to)
             blank = (lost and last.is_older(ballot)) if last else (began and end == 0 and ballot.session_id == -1)
+            blank = blank and ballot.present  # else it counts as absent already
             found.append(replace(ballot, open_end=missing or number in self.open_ends, blank=blank))
         return tuple(found)
 
@@ -179,7 +180,7 @@ class _Comparison:
                     advice="leave out those that were added since; a log server fills them",
                 )
         self._seen: set[tuple[str, str, int | None, int | None]] = set()
-        self._findings = self._records = self._bytes = 0
+        self._findings = self._read_errors = self._records = self._bytes = 0
         self._complete = True
         self._verdicts: Counter[Verdict] = Counter()
 
@@ -230,6 +231,7 @@ class _Comparison:
         """Count and yield findings that cannot repeat."""
         for one in findings:
             self._findings += one.severity is not Severity.NOTE
+            self._read_errors += one.code is Code.READ_ERROR
             yield one
 
     def _conclude(self, partition: int, gathered: _PartitionResults) -> PartitionComparison:
@@ -255,6 +257,8 @@ class _Comparison:
         name = STATUS_NAMES[status]
         if status is Verdict.EQUAL and self._findings:  # the records are equal, but other files are damaged
             name = "repairable"
+        if self._read_errors and name != "damaged":  # not everything was compared
+            name = "io-error"
         views, held = self._directories.views, self._directories.held
         return CompareSummary(
             status,

@@ -26,7 +26,8 @@ class ReplicaStanding(enum.StrEnum):
     DIVERGED = "diverged"
     """It holds another version of a kept record, or of one that is undecided."""
     DAMAGED = "damaged"
-    """It has lost records that are kept, or may have lost its end; they are to be copied from another replica."""
+    """It has lost records that are kept, or may have lost its end; they are to be copied from another replica.  Or its partition
+    directory is there, and cannot be read."""
     AHEAD = "ahead"
     """It holds more transactions than are kept."""
     BEHIND = "behind"
@@ -78,6 +79,7 @@ class ReplicaComparison:
     `sources`              for ranges of `damaged` and `outvoted`: the replica to restore them from
     `votes`                it takes part in the vote
     `open_end`             it may have held, and acknowledged, more transactions than were found
+    `unread`               its partition directory cannot be read, so that nobody knows what it holds
     =====================  ========================================================================================
     """
 
@@ -93,6 +95,7 @@ class ReplicaComparison:
     sources: tuple[RestoreSource, ...]
     votes: bool
     open_end: bool
+    unread: bool = False
 
     @property
     def damaged_records(self) -> int:

@@ -69,16 +69,17 @@ def schema() -> pa.Schema:
 
 
 def rows(comparison: PartitionComparison) -> Iterator[dict[str, Any]]:
-    """The rows of one partition, in the order of transactions and replicas."""
+    """The rows of one partition, in the order of transactions and replicas; none of a replica that could not be read."""
     chosen = {one.run.first: one for one in comparison.decision.kept}
     sides = {one.transaction_id: one.sides for one in comparison.differences}
     paths = [one.path for one in comparison.replicas]
     for run in comparison.runs:
         kept = chosen.get(run.first)
-        if kept is not None and all(version == kept.version for version in run.versions):
+        read = [pair for pair, own in zip(enumerate(run.versions), comparison.replicas, strict=True) if not own.unread]
+        if kept is not None and all(version == kept.version for _, version in read):
             continue
         holder = kept.run.versions.index(kept.version) if kept and kept.version in run.versions else None
-        for number, version in enumerate(run.versions):
+        for number, version in read:
             state = _state(version, run, kept)
             source = None if holder is None or state not in ("damaged", "outvoted") else str(paths[holder])
             yield {

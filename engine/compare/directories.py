@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.compare.replica_reading import PartitionReplica, Segment
@@ -25,14 +25,16 @@ from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger, still_
 from waltzctl.formats.accepted_losses import Ledger
 from waltzctl.formats.control import ControlFile, PartitionInfo
 
+_UNLISTED_ADVICE = "the replica has no vote in this partition; compare again when its disk answers"
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A replica of one partition in the storage directory `path`.
 
-    `ballot`: session and marks.  `replica`: the segments to read; None when the partition's directory is missing.  `held_to`:
-    the last transaction that it is proven to have held, None when unknown.  `open_end`: the data file at its end is no regular
-    one, or cannot be examined.
+    `ballot`: session and marks.  `replica`: the segments to read; None when the partition's directory is missing, or cannot be
+    listed.  `held_to`: the last transaction that it is proven to have held, None when unknown.  `open_end`: the data file at its
+    end is no regular one, or cannot be examined.
     """
 
     path: PurePath
@@ -70,7 +72,7 @@ class Directories:
         current = None if info is None else info.current_struct
         directory = view.partitions.get(partition)
         marks = (None, None, None) if current is None else current.marks
-        ballot = Ballot(directory is not None, *marks)
+        ballot = replace(Ballot(directory is not None, *marks), unread=partition in view.unlisted)
         if directory is None:
             return Member(view.path, ballot, None)
         mark = ballot.local_low_water_mark
@@ -116,6 +118,10 @@ class Directories:
             for number, listed in view.partitions.items():
                 partition = scope.partition(listed.path, number)
                 partition.whole, partition.view = True, listed
+            for number, error in view.unlisted.items():
+                partition = scope.partition(view.path / str(number), number)
+                partition.whole, partition.error = True, error
+                error.advice = error.advice or _UNLISTED_ADVICE
             around = ScopeSurroundings(ControlState(view.control), held, self.cluster_key, (), ledger)
             every = runs(scope, around, ReadLimits(), partitions)
             found.append({one.context.number: one for one in every if one.context.number is not None})
@@ -142,7 +148,8 @@ def info_of(control: ControlFile | None, partition: int) -> PartitionInfo | None
 
 def belongs(view: StorageView, partition: int) -> bool:
     """Whether a directory is a replica of a partition."""
-    return is_hosted(view.path, view.control, partition, directory=partition in view.partitions)
+    there = partition in view.partitions or partition in view.unlisted
+    return is_hosted(view.path, view.control, partition, directory=there)
 
 
 def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | None) -> Directories:
@@ -196,6 +203,6 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
 
 def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:
     try:
-        return view_storage(path, partitions)
+        return view_storage(path, partitions, each_alone=True)
     except NotWaltzError:  # the path is a storage directory, so it only lacks the requested partitions
         return StorageView(path, None, None, {})

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from waltzctl.engine.amounts import format_ranges
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, ReplicaStanding
 from waltzctl.engine.compare.states import replaced_ranges
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError, WaltzError
@@ -27,6 +28,7 @@ from waltzctl.engine.repair.plan import NotedFiles, Repair, note
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
+_MOVED = "was moved, or another one was put in its place, while it was compared"
 _NOTHING_SEEN: Mapping[PurePath, NotedFiles] = {}
 
 
@@ -51,6 +53,33 @@ def _stood(path: PurePath, partitions: Collection[int] | None) -> dict[PurePath,
     return {one: place for one, place in asked if place is not None}
 
 
+def unmoved(
+    comparisons: Sequence[PartitionComparison], seen: Mapping[PurePath, NotedFiles]
+) -> tuple[list[PartitionComparison], StalePlanError | None]:
+    """The comparisons of the partitions whose directories are all where they were seen, and the error for the other ones.
+
+    What is planned for a partition rests on the votes of all replicas in this partition, and on no other partition.
+    """
+    moved: dict[int, PurePath] = {}
+    for one in comparisons:
+        for path, noted in seen.items():
+            if not _stays(path / str(one.partition), noted):
+                moved[one.partition] = path / str(one.partition)
+    if not moved:
+        return list(comparisons), None
+    error = StalePlanError(
+        f"{next(iter(moved.values()))}: {_MOVED}; nothing is planned for partition {format_ranges(moved)} in any replica",
+        advice="compare again",
+    )
+    return [one for one in comparisons if one.partition not in moved], error
+
+
+def _stays(path: PurePath, noted: NotedFiles) -> bool:
+    """Whether a directory is where it was noted; True where it was not."""
+    place = noted.stood.get(path)
+    return place is None or place_of(path) == place
+
+
 def plans(
     comparisons: Sequence[PartitionComparison],
     directories: Sequence[PurePath],
@@ -64,8 +93,9 @@ def plans(
     is stale, as the comparison may not know what it would cut.  `allow_data_loss`: plans may cut and replace records at or below
     a local low-water mark, and give up what cannot be restored.
 
-    Raises InvalidRequestError for a URL, StalePlanError for a directory, also of a partition, that is no longer where it was
-    seen: each plan rests on the votes of all of them.  Also raises NotWaltzError for a directory that went away, DiskReadError.
+    Raises InvalidRequestError for a URL, StalePlanError for a directory that is no longer where it was seen, as each plan rests
+    on the votes of all of them; the partitions of which that is so are left out before (`unmoved`).  Also raises NotWaltzError
+    for a directory that went away, DiskReadError.
     """
     for path in directories:
         if not places.on_this_machine(path):
@@ -73,10 +103,10 @@ def plans(
                 f"{path}: plans are made for files of this machine",
                 advice="copy the storage directory here, or mount it",
             )
-    for path, place in (one for noted in seen.values() for one in noted.stood.items()):
-        if place_of(path) != place:
+    for path, noted in seen.items():
+        if not _stays(path, noted):
             raise StalePlanError(
-                f"{path}: was moved, or another one was put in its place, while it was compared; nothing was modified",
+                f"{path}: {_MOVED}; nothing was modified",
                 advice="bring it back, and compare again",
             )
     found: list[Repair] = []
@@ -121,7 +151,7 @@ def _plan(
     wrong: set[PurePath] = set()
     for one in decided:
         for own in one.replicas:
-            if own.path == path:
+            if own.path == path and not own.unread:
                 ranges = tuple((first, stop - 1) for first, stop in replaced_ranges(own))
                 agreed.append(Agreed(one.partition, one.decision.clean_to, own.cut_after, ranges, own.open_end))
                 wrong |= _not_to_be_trusted(one, own)

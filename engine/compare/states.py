@@ -80,6 +80,7 @@ class _Replica:
             tuple(self.sources(joined(Run(*one, ()) for one in sorted([*self.damaged, *replaced])))),
             voter,
             ballot.open_end or not ballot.present,
+            ballot.unread,
         )
 
     def last(self) -> int | None:
@@ -93,7 +94,7 @@ class _Replica:
         beyond = [one for one in self.held if one.first >= kept]
         between = any(one.differs and self.is_undecided(one.first) for one in beyond)
         if not ballot.present:
-            return ReplicaStanding.MISSING
+            return ReplicaStanding.DAMAGED if ballot.unread else ReplicaStanding.MISSING
         if self.outvoted or between:
             return ReplicaStanding.DIVERGED
         if self.damaged or ballot.open_end:

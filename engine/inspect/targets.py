@@ -230,7 +230,8 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
     try:
         view = view_storage(storage, ())
     except NotWaltzError:
-        view = view_storage(storage, partitions)  # no control file: only partitions make it a storage directory
+        # no control file: only partitions make it a storage directory
+        view = view_storage(storage, partitions, each_alone=True)
     scope.temporary, scope.unknown = view.temporary, view.unknown
     if partitions is not None:
         check_chosen(view.control, partitions)

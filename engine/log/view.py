@@ -18,7 +18,7 @@ import errno
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from waltzctl.engine.amounts import MAX_PARTITION, format_ranges
@@ -194,7 +194,8 @@ class StorageView:
     has a header                            its state         decoded
     ======================================= ================= =============
 
-    `partitions`: the partition directories by number, restricted to those that the caller asked for.
+    `partitions`: the partition directories by number, restricted to those that the caller asked for.  `unlisted`: those that are
+    there and could not be listed, with the reason; empty where the caller did not ask for it.
     """
 
     path: PurePath
@@ -203,6 +204,7 @@ class StorageView:
     partitions: dict[int, PartitionView]
     temporary: tuple[PurePath, ...] = ()
     unknown: tuple[PurePath, ...] = ()
+    unlisted: dict[int, DiskReadError] = field(default_factory=dict)
 
     @property
     def control_path(self) -> PurePath:
@@ -327,12 +329,16 @@ def _control_bytes(path: PurePath) -> bytes | None:
     return data if len(data) >= CONTROL_HEADER.size else None
 
 
-def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> StorageView:
+def view_storage(path: PurePath, partitions: Collection[int] | None = None, *, each_alone: bool = False) -> StorageView:
     """List a storage directory; `partitions` restricts which partition directories are listed.
+
+    `each_alone`: a partition that cannot be listed hides no other, it is among those in `unlisted`; one that goes away meanwhile
+    is none.  Without it, that is an error.
 
     Raises NotWaltzError when there is neither a control file nor a partition directory with a segment, DiskReadError.
     """
     found: dict[int, PartitionView] = {}
+    unlisted: dict[int, DiskReadError] = {}
     temporary: list[PurePath] = []
     unknown: list[PurePath] = []
     for name, kind in _kinds(path).items():
@@ -342,7 +348,15 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> S
         number = _partition_directory(name, kind)
         if number is not None:
             if partitions is None or number in partitions:
-                found[number] = view_partition(entry, number)
+                try:
+                    found[number] = view_partition(entry, number)
+                except DiskReadError as error:
+                    if not each_alone:
+                        raise
+                    unlisted[number] = error
+                except NotWaltzError:
+                    if not each_alone:
+                        raise
         elif name.endswith(disk.TEMPORARY_SUFFIX):
             temporary.append(entry)
         else:
@@ -351,11 +365,14 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> S
     state = FileState.of(control_path)
     there = state is not None or places.still_named(control_path)
     if not there and not any(view.segments for view in found.values()):
+        for unread in unlisted.values():
+            raise unread
         raise NotWaltzError(f"{path}: not a Waltz storage directory: there is no {CONTROL_FILE_NAME}")
     control = None
     with contextlib.suppress(SpecialFileError):  # verify and recover report it
         control = read_control(control_path)
-    return StorageView(path, state, control, dict(sorted(found.items())), tuple(temporary), tuple(unknown))
+    listed = dict(sorted(found.items()))
+    return StorageView(path, state, control, listed, tuple(temporary), tuple(unknown), unlisted)
 
 
 class TargetKind(enum.StrEnum):
@@ -415,7 +432,8 @@ def resolve(path: PurePath) -> Target:
             storage, number = _enclosing(absolute)
             if storage is not None or any(parse_name(name) for name in names):
                 return Target(TargetKind.PARTITION, path, _relative(path, storage), number)
-        view_storage(path)  # raises NotWaltzError unless partitions lie there without a control file
+        # raises NotWaltzError unless partitions lie there without a control file
+        view_storage(path, each_alone=True)
         return Target(TargetKind.STORAGE, path, path, None)
     if kind is None:
         raise NotWaltzError(f"{path}: no such file or directory")

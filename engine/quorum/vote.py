@@ -109,7 +109,8 @@ class Ballot:
 
     `present`: its partition directory can be read.  Session and marks: those in force in its control file; None if unknown.
     `open_end`: records that it held may be missing behind its last one.  `blank`: it holds nothing and was in no session: it was
-    added to the partition, or its disk was replaced.
+    added to the partition, or its disk was replaced.  `unread`: its partition directory is there and cannot be read: it is not
+    present, and may come back with everything that it held.
     """
 
     present: bool = True
@@ -118,6 +119,7 @@ class Ballot:
     local_low_water_mark: int | None = None
     open_end: bool = False
     blank: bool = False
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +280,11 @@ class _Vote:
         self.last_replicas = last_replicas
         self.quorum = quorum_of(last_replicas)
         self.voters = voters_of(ballots, last_replicas, last)
-        self.without_ballot = last_replicas - len(ballots)  # replicas that were not given
+        # those that may come back: replicas that were not given, or that cannot be read now
+        self.away = last_replicas - len(ballots) + sum(one.unread for one in ballots)
         self.unreadable = sum(not one.present for one in ballots)
         self.present = len(ballots) - self.unreadable
-        self.missing = self.without_ballot + self.unreadable
+        self.missing = last_replicas - self.present
         lost = sum(one.blank or (one.open_end and votes) for one, votes in zip(ballots, self.voters, strict=True))
         self.unheard = self.missing < self.quorum and unheard(self.missing, lost, self.quorum)
         self.acknowledged = max((one.low_water_mark for one in ballots if one.low_water_mark is not None), default=-1)
@@ -358,7 +361,7 @@ class _Vote:
         """The outcome of a run of which no replica that counts has an intact copy."""
         if not acknowledged and (not damaged or damaged + unknown < self.quorum):
             return _Outcome.CUT
-        return _Outcome.OPEN if self.without_ballot else _Outcome.LOST
+        return _Outcome.OPEN if self.away else _Outcome.LOST
 
     def continues(self, kept: Sequence[_Judged], one: _Judged) -> bool:
         """Whether a replica that holds the version also holds what is kept before it: others can copy from it."""

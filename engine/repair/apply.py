@@ -202,7 +202,8 @@ def _other_times(done: UndoResult) -> tuple[Path, ...]:
 def _verified(repair: Repair, *, exclusive: bool) -> tuple[str, tuple[Finding, ...]]:
     ran = Ran("") if repair.roll_back else repair.ran  # a roll-back is not the command's own work
     mended = {step.partition for step in repair.plan.steps}
-    return verify_again(repair.storage, repair.partitions, exclusive=exclusive, ran=ran, mended=mended)
+    partitions = {*repair.partitions, *repair.unlisted}
+    return verify_again(repair.storage, partitions, exclusive=exclusive, ran=ran, mended=mended)
 
 
 def verify_again(

@@ -25,15 +25,15 @@ from waltzctl.engine.durable.execution import check_edits
 from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
-from waltzctl.engine.findings import Finding, Ran, left_by
+from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import FileState, partition_directories, resolve
+from waltzctl.engine.log.view import FileState, StorageView, partition_directories, resolve
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.engine.storage.store import STATE_FILES, interrupted
 from waltzctl.formats.accepted_losses import AcceptedLoss
-from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 
 if TYPE_CHECKING:
     from waltzctl.engine.repair.replicas import ReplicaSegments
@@ -121,7 +121,8 @@ class Repair:
     `partitions`: those whose files the planner looked at.  `sources`: replica files that the repair reads.  `roll_back`: the
     only step is to take back an interrupted repair.  `of_marked`: the repair may run while a commit journal is in force: it
     only takes the journal out of force, or mends what keeps the journal from being written back.  `unread`: a replica could not
-    be read, so that to give up the records is not what comes next.
+    be read, so that to give up the records is not what comes next.  `unlisted`: partitions whose directories could not be listed:
+    nothing is planned for them, so that the plan holds whether they answer again or not.
     """
 
     plan: Plan
@@ -133,6 +134,7 @@ class Repair:
     roll_back: bool
     of_marked: bool = False
     unread: bool = False
+    unlisted: tuple[int, ...] = ()
 
     @property
     def ran(self) -> Ran:
@@ -167,10 +169,20 @@ def _stale(path: Path) -> StalePlanError:
 
 
 def note(storage: Path, partitions: Iterable[int] | None) -> NotedFiles:
-    """Note the control file and the files of partitions, None: of all.  Raises NotWaltzError, DiskReadError."""
+    """Note the control file and the files of partitions, None: of all.
+
+    A plan for a partition that cannot be listed now is stale: nobody knows what was written since.  Raises NotWaltzError,
+    DiskReadError.
+    """
     numbers = partition_directories(storage) if partitions is None else partitions
     control = storage / CONTROL_FILE_NAME
-    return NotedFiles({number: _listed(storage, number) for number in (None, *numbers)}, {control: _digest(control)})
+    listings: dict[int | None, list[FileSeen]] = {None: _listed(storage, None)}
+    for number in numbers:
+        try:
+            listings[number] = _listed(storage, number)
+        except DiskReadError:  # where it matters, the planner tells it
+            listings[number] = [(str(number), -1, -1)]  # as no listing is
+    return NotedFiles(listings, {control: _digest(control)})
 
 
 def bind(
@@ -273,8 +285,8 @@ class PlanDraft:
     A planner makes the draft before it reads anything: what it looks at is noted then, or was by somebody who decided what is to
     be done (`seen`).
 
-    `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked` and `unread`: see
-    `Repair`.  `_known`: the edits that `overwritten` has gone through, and where those of each file begin.
+    `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked`, `unread` and
+    `unlisted`: see `Repair`.  `_known`: the edits that `overwritten` has gone through, and where those of each file begin.
     """
 
     command: str
@@ -291,6 +303,7 @@ class PlanDraft:
     settled: list[AcceptedLoss] = field(default_factory=list)
     of_marked: bool = False
     unread: bool = False
+    unlisted: set[int] = field(default_factory=set)
     seen: NotedFiles = field(default_factory=NotedFiles)
     _known: tuple[list[Edit], dict[PurePath, set[int]]] = field(default_factory=lambda: ([], {}))
 
@@ -348,6 +361,25 @@ class PlanDraft:
         said = finding if why is None else replace(finding, message=f"{finding.message}; {why}")
         self.undecided.append(left_by(said, self.storage, self.ran))
 
+    def leave_unread(self, partition: int, error: DiskReadError) -> None:
+        """Leave a partition that cannot be read to the operator."""
+        self.undecided.append(
+            make_finding(
+                Code.READ_ERROR, self.storage / str(partition), str(error), storage_directory=self.storage, partition=partition,
+                ran=self.ran,
+            )
+        )  # fmt: skip
+
+    def leave_unlisted(self, view: StorageView, control: ControlFile | None) -> None:
+        """Leave the partitions of a control file (None: all) that cannot be listed: nothing is planned for them."""
+        for number, error in sorted(view.unlisted.items()):
+            if control is not None and number >= len(control.partitions):
+                continue
+            self.unlisted.add(number)
+            what_next = f"nothing is planned for the partition; run {self.command} for it when its disk answers again"
+            error.advice = error.advice or what_next
+            self.leave_unread(number, error)
+
     def refuse_unsettled(self) -> None:
         """Raises RefusedError when the files are not in a settled state: a repair was interrupted, or a journal is in force.
 
@@ -390,10 +422,10 @@ class PlanDraft:
         }
         digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
         plan = Plan(digest, self.command, self.path, self.arguments, tuple(self.steps), tuple(self.undecided))
-        edits = tuple(self.edits)
         return Repair(
-            plan, self.storage, edits, partitions, binding, sources, self.roll_back, self.of_marked, self.unread
-        )
+            plan, self.storage, tuple(self.edits), partitions, binding, sources, self.roll_back, self.of_marked, self.unread,
+            tuple(sorted(self.unlisted)),
+        )  # fmt: skip
 
 
 def plan_roll_back(command: str, path: PurePath, arguments: Arguments) -> Repair | None:

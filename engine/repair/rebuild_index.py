@@ -287,10 +287,11 @@ def plan_rebuild_index(
     partitions = target.selected(partitions)
     only = Path(path).stem if target.kind in (TargetKind.SEGMENT, TargetKind.INDEX) else None
     draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, everything=everything))
-    view = view_storage(target.storage, partitions)
+    view = view_storage(target.storage, partitions, each_alone=True)
     if partitions is not None and view.control is not None:
         check_partitions(view.control, partitions)
     draft.refuse_unsettled()
+    draft.leave_unlisted(view, view.control)
     tasks: list[_SegmentTask] = []
     strays = () if view.control is None else beyond(view.partitions, view.control)
     for number, partition in view.partitions.items():

@@ -76,7 +76,7 @@ def plan_recover(
     # a copy: other plans may be bound to the same
     noted = NotedFiles() if seen is None else NotedFiles({**seen.listings}, {**seen.digests})
     draft = PlanDraft(COMMAND, path, local(target.storage), arguments, seen=noted)
-    view = view_storage(target.storage, partitions)
+    view = view_storage(target.storage, partitions, each_alone=True)
     if view.control is not None and opens(view.control):
         refuse_marked(draft.storage)
     control = plan_control(draft, view, partitions, allow_data_loss=allow_data_loss)
@@ -89,6 +89,7 @@ def plan_recover(
     others = open_replicas(replicas, target.storage, control)
     kept = {one.partition: one for one in agreed}
     ledger = read_ledger(target.storage)
+    draft.leave_unlisted(view, control)
     for number in _numbers(view, control, partitions):
         found = view.partitions.get(number)
         planned = [(rows, [*rows]) for rows in (draft.steps, draft.edits, draft.accepted, draft.settled)]
@@ -100,11 +101,7 @@ def plan_recover(
                 accepted=ledger.of_partition(number),
             )  # fmt: skip
         except DiskReadError as error:
-            where = draft.storage / str(number)
-            finding = make_finding(
-                Code.READ_ERROR, where, str(error), storage_directory=draft.storage, partition=number, ran=draft.ran
-            )
-            draft.undecided.append(finding)
+            draft.leave_unread(number, error)
             # half of what the partition needs: steps without the edits that they tell of, and a lowered mark in place of the
             # planned mending of a struct
             for rows, before in planned:
@@ -116,7 +113,8 @@ def plan_recover(
 
 def _numbers(view: StorageView, control: ControlFile, partitions: Collection[int] | None) -> list[int]:
     known = range(len(control.partitions))
-    return sorted({*(known if partitions is None else partitions), *(one for one in view.partitions if one in known)})
+    wanted = {*(known if partitions is None else partitions), *(one for one in view.partitions if one in known)}
+    return sorted(wanted - view.unlisted.keys())
 
 
 def _not_ours(draft: PlanDraft, view: PartitionView, control: ControlFile) -> Finding:

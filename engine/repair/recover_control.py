@@ -220,6 +220,9 @@ class _Mender:
         if not self.allow:
             self._undecided(info, "session and marks are lost")
             return
+        if partition in self.view.unlisted:  # it would no longer be assigned, whatever lies in it
+            self._undecided(info, "session and marks are lost, and its directory cannot be listed")
+            return
         written = initial_info(layout, partition)
         found = self.view.partitions.get(partition)
         if layout.has_flags and found is not None and found.segments:

@@ -395,6 +395,14 @@ def test_what_is_acknowledged_and_nowhere_has_rows_too() -> None:
     ]
 
 
+def test_the_table_has_no_row_of_a_replica_that_cannot_be_read() -> None:
+    runs, ballots = runs_of("aaa", "aab", ""), [Ballot(), Ballot(), Ballot(present=False, unread=True)]
+    decision = decide(runs, ballots, 3)
+    replicas = replicas_of(runs, decision, ballots, [PurePath(f"/{n}") for n in range(3)])
+    found = rows(PartitionComparison(3, decision, None, replicas, tuple(runs), (), True))
+    assert [tuple(row.values())[1:5] for row in found] == [(2, 2, "/0", "beyond"), (2, 2, "/1", "beyond")]
+
+
 def test_the_table_is_written_in_parts_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     runs, ballots = runs_of("aba", "aca", "ada"), [Ballot()] * 3

@@ -6,6 +6,47 @@ from tests.mutation.trial import Slip
 
 COMPARISONS: tuple[Slip, ...] = (
     Slip(
+        "engine/quorum/vote.py",
+        "last_replicas - len(ballots) + sum(one.unread for one in ballots)",
+        "last_replicas - len(ballots)",
+        ("tests/quorum/test_vote.py",),
+        "what only a replica on a disk that does not answer holds is lost",
+    ),
+    Slip(
+        "engine/compare/directories.py",
+        "    there = partition in view.partitions or partition in view.unlisted\n",
+        "    there = partition in view.partitions\n",
+        (
+            "tests/cli/test_disks_of_partitions.py::test_a_replica_of_which_only_the_directory_tells_is_one_though_that_cannot_be_listed",
+        ),
+        "a partition that cannot be listed is no replica, and the others decide without it",
+    ),
+    Slip(
+        "engine/compare/plans.py",
+        "[one for one in comparisons if one.partition not in moved], error",
+        "list(comparisons), error",
+        (
+            "tests/cli/test_disks_of_partitions.py::test_a_node_that_takes_a_partition_away_keeps_no_plan_from_the_others",
+        ),
+        "a partition of which a replica was moved meanwhile is planned for",
+    ),
+    Slip(
+        "engine/repair/plan.py",
+        "listings[number] = [(str(number), -1, -1)]",
+        "listings[number] = []",
+        (
+            "tests/cli/test_disks_of_partitions.py::test_a_partition_that_was_not_listed_is_bound_to_nothing_that_may_be_there",
+        ),
+        "what could not be listed when it was noted counts as noted empty",
+    ),
+    Slip(
+        "engine/repair/recover_control.py",
+        "        if partition in self.view.unlisted:",
+        "        if False:",
+        ("tests/cli/test_disks_of_partitions.py",),
+        "a partition that cannot be listed is begun anew, and is no longer assigned",
+    ),
+    Slip(
         "engine/compare/states.py",
         "        return mine < 0 or mine == run.versions[other]",
         "        return mine < 0 or run.versions[other] < 0 or mine == run.versions[other]",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.compare.columns import runs_of
 from waltzctl.engine.quorum.vote import (
     ABSENT,
     DAMAGED,
@@ -426,3 +427,31 @@ def test_who_was_not_in_the_last_session_acknowledged_nothing_behind_its_end(
     ballots = [Ballot(session_id=7), Ballot(session_id=session_id, open_end=True)]
     decision = decide([Run(0, 5, (0, 0))], ballots, 3, LastSession(7, 3, 2))
     assert (decision.verdict is Verdict.UNDECIDABLE) == undecidable
+
+
+_COLUMN = st.lists(st.sampled_from("ab!"), max_size=4).map("".join)
+
+
+@given(
+    st.lists(_COLUMN, min_size=1, max_size=4),
+    st.integers(0, 4),
+    st.integers(-1, 3),
+    st.lists(st.booleans(), min_size=5),
+)
+def test_a_replica_that_cannot_be_read_is_as_one_that_was_not_given(
+    columns: list[str], place: int, mark: int, ended: list[bool]
+) -> None:
+    """Also where nothing intact is left of what it may hold: that is not lost, as with one whose directory is gone."""
+    ballots = [Ballot(low_water_mark=mark, open_end=one) for one in ended[: len(columns)]]
+    seen = decide(runs_of(*columns), ballots, len(columns) + 1)
+    place = min(place, len(columns))
+    away = Ballot(present=False, low_water_mark=mark, unread=True)
+    found = decide(
+        runs_of(*columns[:place], "", *columns[place:]), [*ballots[:place], away, *ballots[place:]], len(columns) + 1
+    )
+    same = ("clean_to", "undecided", "lost", "caught_up", "acknowledged")
+    assert [getattr(found, one) for one in same] == [getattr(seen, one) for one in same]
+    assert [one.version is None for one in found.kept] == [one.version is None for one in seen.kept]
+    assert found.verdict == (Verdict.RECOVERABLE if seen.verdict is Verdict.EQUAL else seen.verdict)
+    assert found.lost == ()
+    assert not found.voters[place]

@@ -375,7 +375,9 @@ def test_a_recovery_is_of_a_storage_directory_and_its_own_partitions(d: Twelve, 
 
 
 def test_partitions_are_planned_in_their_order() -> None:
-    """Those that were named, or all, and those that have a directory; not those that the control file has not."""
+    """Those that were named, or all, and those that have a directory; not those that the control file has not, or that cannot be
+    listed.
+    """
     control = SimpleNamespace(partitions=range(12))
     for named, there, numbers in (
         ([9, 1], [], [1, 9]),
@@ -384,8 +386,10 @@ def test_partitions_are_planned_in_their_order() -> None:
         ([], [11, 12, 13], [11]),
         ([], [], []),
     ):
-        view = SimpleNamespace(partitions=dict.fromkeys(there))
-        assert _numbers(view, control, named) == numbers  # type: ignore[arg-type]
+        for unlisted in ([], [9], [3, 12]):
+            view = SimpleNamespace(partitions=dict.fromkeys(there), unlisted=dict.fromkeys(unlisted))
+            expected = [one for one in numbers if one not in unlisted]
+            assert _numbers(view, control, named) == expected  # type: ignore[arg-type]
 
 
 def test_a_partition_that_cannot_be_read_does_not_keep_the_others_from_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,6 +101,11 @@ MANUAL = Manual(
                     " directories in which a partition is assigned count as its replicas; --replicas N says that there"
                     " are more, whose content is then unknown. A replica whose session is older than that of a quorum"
                     " does not vote. docs/compare.md has the complete rule."
+                ),
+                (
+                    "A partition whose directory cannot be listed, as one on a disk of its own that does not answer, is"
+                    " named, and has no vote: it may hold anything. The others are compared as usual. Exit status 14,"
+                    " unless a verdict gives 4, if anything could not be read."
                 ),
                 "The nodes should be stopped. A directory in use is read as it is, and is named.",
             ),
@@ -226,7 +232,7 @@ class _Report:
         with self._listener.paused():
             if isinstance(seen, Finding):
                 if seen.severity != "note":
-                    self._know("repairable")
+                    self._know("io-error" if seen.code == "read-error" else "repairable")
                 if not (silent and seen.severity == "note"):
                     self._console.emit(FINDING.shown(seen), flush=True)
             elif isinstance(seen, PartitionComparison):
@@ -239,11 +245,12 @@ class _Report:
                 self._summary = seen
 
     def _know(self, status_name: str) -> None:
-        self._console.known = max(self._console.known, ExitStatus.from_label(status_name))
+        found = {self._console.known, ExitStatus.from_label(status_name)}
+        self._console.known = ExitStatus.DAMAGED if ExitStatus.DAMAGED in found else max(found)
 
     def finish(self, plan_directory: Path | None, table: Path | None, *, allow_data_loss: bool) -> ExitStatus:
         """Write what was asked for, then conclude."""
-        from waltzctl.objects.compare_objects import summary_object
+        from waltzctl.objects.compare_objects import PlanFile, summary_object
         from waltzctl.render.compared import conclusion
 
         summary = self._summary
@@ -257,7 +264,14 @@ class _Report:
                     write_table(self._comparisons, target)
             except BrokenPipeError:  # a FIFO whose reader needs no more; the plans and the conclusion are for others
                 table = None
-        files = [] if plan_directory is None else self._write_plans(plan_directory, allow_data_loss=allow_data_loss)
+        stale, files = None, list[PlanFile]()
+        if plan_directory is not None:
+            from waltzctl.engine.compare.plans import unmoved
+
+            self._comparisons, stale = unmoved(self._comparisons, self.seen)
+            files = self._write_plans(plan_directory, allow_data_loss=allow_data_loss)
+        if stale is not None:  # the others' plans are written by now
+            summary = replace(summary, exit_status_name=stale.status)
         self._console.known = status = ExitStatus.from_label(summary.exit_status_name)
         if status is not ExitStatus.CLEAN or files or not (self._console.quiet and self._console.for_people):
             self._console.emit(summary_object(summary, files, table), flush=True)
@@ -269,6 +283,8 @@ class _Report:
                     plans_wanted=plan_directory is not None,
                 )
             )
+        if stale is not None:
+            raise stale
         return status
 
     def _write_plans(self, directory: Path, *, allow_data_loss: bool) -> list[PlanFile]:

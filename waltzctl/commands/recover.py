@@ -148,7 +148,8 @@ MANUAL = Manual(
                     " session and its id, and so which replica has lost records; if a decision depends on them,"
                     " replicas of that session that are not among the directories are named. Partitions that are"
                     " undecidable or lost stay as they are: exit status 4 if nothing was done, 5 if the rest was"
-                    " repaired."
+                    " repaired. So does a partition of which a replica's directory cannot be listed, as on a disk of its own"
+                    " that does not answer, as far as that replica may decide it (14)."
                 ),
             ),
         ),

@@ -100,6 +100,7 @@ REPLICA = Columns(
         Column(
             "restore", listed(struct(_SOURCE)), "what is to be restored, and from where", read=attrgetter("sources")
         ),
+        Column("unread", BOOLEAN, "whether its directory cannot be listed, so that nobody knows what it holds"),
     )
 )
 _OF_A_RECORD = ("transaction_id", "segment", "offset", "size", "request_id", "header", "data_length", "data_checksum")

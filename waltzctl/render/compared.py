@@ -42,6 +42,7 @@ def comparison_view(writer: TableLayout, shown: Object) -> None:
     for one in shown["replicas"]:
         state = writer.paint(_STATE_STYLE[one["state"]], one["state"].upper().ljust(8))
         end = "empty" if one["last_transaction_id"] is None else f"to {one['last_transaction_id']}"
+        end = "cannot be listed" if one["unread"] else end
         marks = "/".join("?" if one[key] is None else str(one[key]) for key in _MARKS)
         vote = "" if one["votes"] or one["state"] == "missing" else ", no vote"
         writer.line(f"  {state}  {printable(one['path']).ljust(width)}  {end}  (session/marks {marks}{vote})")
@@ -133,6 +134,7 @@ def conclusion(summary: CompareSummary, plans: Sequence[PlanFile], *, assumed: b
         f"{counted(summary.records, 'record')}, {human_bytes(summary.bytes)}, {human_duration(summary.elapsed_seconds)}"
     )
     partly = "" if summary.complete else " There are more differences than were told apart."
+    partly += " Not everything could be read." if summary.exit_status_name == "io-error" else ""
     lines.append(
         f"{word}  {counted(len(summary.replicas), 'directory', 'directories')}; partitions: {', '.join(counts) or 'none'};"
         f" {seen} ({read}).{partly} Nothing was modified."
