@@ -46,8 +46,8 @@ KEEP_ALIVE_SECONDS = 60.0
 """Seconds without a write after which an empty frame is sent.  The release sends one after 600."""
 MAX_BODY = 320 << 20
 """Bytes of the longest body that is accepted: a record of the longest data that our nodes accept, and some more."""
-LIMITS = Limits(max_data=256 << 20)
-"""Bounds within which messages are decoded."""
+LIMITS = Limits(max_data=256 << 20, max_string=256 << 20)
+"""Bounds within which messages are decoded.  A node's metrics are one string, of 25 KB for each partition that is busy."""
 WRITE_BUFFER = 1 << 20
 """Bytes in the transport's write buffer above which callers wait until half of them are sent."""
 _SWEEPS_PER_TIMEOUT = 8

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ SCHEMA_VERSION = 1
 """SQLite's ``user_version``."""
 _BUSY_SECONDS = 10.0
 """Seconds to wait for another process's transaction."""
+_TRY_SECONDS = 0.001
+"""Seconds between attempts to begin a transaction while another process is in one."""
 _SCHEMA = (
     """CREATE TABLE znode (
         path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL DEFAULT 0, cversion INTEGER NOT NULL DEFAULT 0,
@@ -79,6 +82,28 @@ def open_file(path: Path, create: bool) -> tuple[sqlite3.Connection, int]:
             database.close()
             raise
     return database, opened
+
+
+def begin_writing(database: sqlite3.Connection) -> None:
+    """Begin a transaction that writes; waits for those of other processes, `_BUSY_SECONDS` at most.
+
+    A process that opens thousands of partitions has one transaction right behind the other, for minutes.  SQLite itself tries ten
+    times a second, and would hardly ever meet the moment between two: the sessions of all other processes would expire.
+    """
+    until = time.monotonic() + _BUSY_SECONDS
+    database.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                    raise
+            else:
+                return
+            time.sleep(_TRY_SECONDS)
+    finally:
+        database.execute(f"PRAGMA busy_timeout = {round(_BUSY_SECONDS * 1000)}")
 
 
 @contextlib.contextmanager

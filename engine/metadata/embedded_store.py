@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from waltzctl.engine.durable.disk import is_still_at
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.metadata import embedded_sessions
-from waltzctl.engine.metadata.embedded_file import open_file, translated_errors
+from waltzctl.engine.metadata.embedded_file import begin_writing, open_file, translated_errors
 from waltzctl.engine.metadata.metadata_store import (
     ANY_VERSION,
     Change,
@@ -259,7 +259,19 @@ class EmbeddedStore:
         """In the database's thread: run a function on the file, if that is still the one at the path."""
         with translated_errors(self._path):
             self._check_file()
+            self._extend_late_session()
             return work()
+
+    def _extend_late_session(self) -> None:
+        """In the database's thread: extend this process's session if half of its time is over.
+
+        Its heartbeat waits for this thread behind everything that was asked for before, which may be thousands of reads, each of
+        which waits for the transactions of other processes.
+        """
+        session, left = self._session, self._session_deadline - self._loop.time()
+        if session is not None and 0 < left < self._timeout / 2:
+            with contextlib.suppress(Exception):  # of any kind: the heartbeat tells it
+                self._in_transaction(lambda: None, session)
 
     def _check_file(self) -> None:
         """Raise PeerUnreachableError if the open file is no longer the one at the path."""
@@ -295,7 +307,7 @@ class EmbeddedStore:
         return self._in_one_transaction(work, session)
 
     def _in_one_transaction(self, work: Callable[[], T], session: int | None) -> T:
-        self._database.execute("BEGIN IMMEDIATE")
+        begin_writing(self._database)
         begun = self._loop.time()
         try:
             if session is not None and embedded_sessions.is_over(self._database, session):

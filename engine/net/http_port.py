@@ -51,6 +51,7 @@ class MetricsReading(Protocol):
 
 Report = TypeVar("Report", bound=HealthReport)
 Read = TypeVar("Read", bound=MetricsReading)
+Text = TypeVar("Text")
 
 
 class HttpPort(Generic[Report, Read]):
@@ -72,6 +73,7 @@ class HttpPort(Generic[Report, Read]):
         self._look, self._collect, self._version = look, collect, version
         self._log, self._limits = log, limits
         self._reading = SingleFlight(read, name="the look at the metrics")
+        self._writing = asyncio.Lock()  # held while metrics are written out: several at a time would only be slower
         self._server: asyncio.Server | None = None
         self._http: _BoundedServer | None = None
         self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {
@@ -151,17 +153,27 @@ class HttpPort(Generic[Report, Read]):
         return _json(text, status=200 if found.healthy else 500)
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
+        accept = ", ".join(request.headers.getall("Accept", []))
         try:
             reading = await self._reading.result(self._limits.answer_seconds)
+            if prefers_text(accept):
+                collector = self._collect(reading, await self._look())
+                body, content_type = await self._written(lambda: exposition(collector, accept))
+                return web.Response(body=body, headers={"Content-Type": content_type, "Vary": "Accept"})
+            response = _json(await self._written(lambda: report(reading.metrics(), pretty=_pretty(request))))
         except (OverdueError, RuntimeError) as error:
             return web.Response(status=503, text=f"{error}; /health tells more\n")
-        accept = ", ".join(request.headers.getall("Accept", []))
-        if prefers_text(accept):
-            body, content_type = exposition(self._collect(reading, await self._look()), accept)
-            return web.Response(body=body, headers={"Content-Type": content_type, "Vary": "Accept"})
-        response = _json(report(reading.metrics(), pretty=_pretty(request)))
         response.headers["Vary"] = "Accept"
         return response
+
+    async def _written(self, write: Callable[[], Text]) -> Text:
+        """What `write` makes of the metrics, in a thread: with thousands of partitions it takes seconds.
+
+        In the event loop no peer would be heard meanwhile, and a log server's session with the metadata could end.  Its only
+        deadline is that of the connection.  Raises RuntimeError when no thread can be started.
+        """
+        async with self._writing:
+            return await SingleFlight(write, name="writing out the metrics").result(None)
 
 
 def _json(text: str, status: int = 200) -> web.Response:

@@ -167,5 +167,7 @@ def indented(value: Json, depth: int = 0) -> str:
         members = ",\n".join(f"{inner}{compact(name)} : {indented(one, depth + 1)}" for name, one in value.items())
         return f"{{\n{members}\n{'  ' * depth}}}"
     if isinstance(value, (list, tuple)):
+        if value and all(type(one) is int for one in value):  # a timer's thousand values, each of which would be a call
+            return f"[ {', '.join(map(str, value))} ]"
         return f"[ {', '.join(indented(one, depth) for one in value)} ]" if value else "[ ]"
     return compact(value)

@@ -49,9 +49,8 @@ def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark:
     for entries, disputed in ((sorted(context.given_up), False), (sorted(context.disputed), True)):
         entered, reached = covered([*known, *restored]), 0
         for first, stop, why in entries:
-            for low, high in without(
-                (max(first, reached), stop), entered
-            ):  # in order: what is below was entered just now
+            # in order: what is below `reached` was entered just now
+            for low, high in without((max(first, reached), stop), entered):
                 until = "a replica tells which record is right" if disputed else "it is here again"
                 draft.step(
                     "accept-loss", ledger_path(draft.storage), context.partition,

@@ -129,7 +129,10 @@ class ClientConnection(Connection):
         )
         self._client_port = port
         self._limits = Limits(max_data=limits.max_body)
-        self._tasks: dict[asyncio.Task[None], int] = {}  # in order of start; bytes parked in the budget
+        # in order of start; bytes parked in the budget, and the partition whose place in `_standing` it has
+        self._tasks: dict[asyncio.Task[None], tuple[int, int | None]] = {}
+        # partitions with a mount or feed in progress that does not count against `most_requests`
+        self._standing = set[int]()
         self._may_send = asyncio.Event()
         self._may_send.set()
         # requests for data that wait for a read, each with the pause in seconds before the last attempt
@@ -137,6 +140,9 @@ class ClientConnection(Connection):
         self._unsent = 0  # bytes of answers since the last `send`
         self._reads, self._read_window = 0, 1  # reads of data in progress, and the most that may be
         self._clients = set[int]()  # ids of those that mounted
+        # an insertion-ordered set of (partition, client), for each mount: when thousands of connections end at once, none of them
+        # can look at every mount there is
+        self._mounted = dict[tuple[int, int], None]()
         self._marks: dict[int, wire.HighWaterMarkRequest] = {}  # by partition that is not served here: the last request
         self._handlers: dict[type, Callable[[Any], None]] = {
             wire.MountRequest: self._mount,
@@ -208,20 +214,32 @@ class ClientConnection(Connection):
         found = self._partition(request_id)
         return found if found is not None and found.mounts.is_registered(request_id.client, self) else None
 
-    def _begin_task(self, work: Coroutine[Any, Any, None], *, parked: int = 0) -> None:
+    def _begin_task(self, work: Coroutine[Any, Any, None], *, parked: int = 0, standing: int | None = None) -> None:
         """Answer a request in a task; it counts as a request in progress until the task ends.
 
         `parked`: bytes not charged to the memory budget meanwhile: OVERHEAD for a request that may wait for ever, which would
         block long frames of other connections; 0 for others.  `most_requests` bounds the parked ones.
+
+        `standing`: the partition of a mount or feed.  One of each partition is beside that bound: a client with more partitions
+        than the bound has a feed at the end of each, and would never be read again.
         """
         self._begin(1, 0)
         self._port.budget.park(parked)
+        if standing in self._standing:
+            standing = None
+        if standing is not None:
+            self._standing.add(standing)
+            self.standing += 1
         task = asyncio.ensure_future(work)
-        self._tasks[task] = parked
+        self._tasks[task] = parked, standing
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._port.budget.unpark(self._tasks.pop(task))
+        parked, standing = self._tasks.pop(task)
+        self._port.budget.unpark(parked)
+        if standing is not None:
+            self._standing.discard(standing)
+            self.standing -= 1
         error = None if task.cancelled() else task.exception()
         if isinstance(error, PartitionClosedError):
             self._port.log.info("%s: %s", self.peer, error)
@@ -239,8 +257,10 @@ class ClientConnection(Connection):
     def _drop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for partition in self._client_port.partitions.values():
-            partition.mounts.forget(self)
+        for number, client in self._mounted:
+            if (partition := self._client_port.partitions.get(number)) is not None:
+                partition.mounts.forget(client, self)
+        self._mounted.clear()
         self._may_send.set()
         self._marks.clear()
         asked, self._data_queue = len(self._data_queue), deque()
@@ -297,8 +317,9 @@ class ClientConnection(Connection):
             )
             self.close()
             return
+        self._mounted[asked.partition, asked.client] = None
         partition.mounts.register(asked.client, asked.generation, request.connection_sequence, self)
-        self._begin_task(self._answer_mount(partition, request), parked=OVERHEAD)
+        self._begin_task(self._answer_mount(partition, request), parked=OVERHEAD, standing=partition.number)
 
     async def _answer_mount(self, partition: Partition, request: wire.MountRequest) -> None:
         try:
@@ -326,7 +347,7 @@ class ClientConnection(Connection):
     def _feed(self, request: wire.FeedRequest) -> None:
         partition = self._mounted_partition(request.request_id)
         if partition is not None:
-            self._begin_task(self._answer_feed(partition, request), parked=OVERHEAD)
+            self._begin_task(self._answer_feed(partition, request), parked=OVERHEAD, standing=partition.number)
 
     async def _answer_feed(self, partition: Partition, request: wire.FeedRequest) -> None:
         position = request.client_high_water_mark

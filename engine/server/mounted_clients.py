@@ -33,9 +33,9 @@ class MountedClients:
         known = self._mounts.get(client)
         return known is not None and known[2] is connection
 
-    def forget(self, connection: Mounted) -> None:
-        """Remove every mount that was made through a connection: it has ended."""
-        for client in [one for one, known in self._mounts.items() if known[2] is connection]:
+    def forget(self, client: int, connection: Mounted) -> None:
+        """Remove a client's mount if it was made through this connection: it has ended."""
+        if self.is_registered(client, connection):
             del self._mounts[client]
 
     def close(self) -> None:

@@ -421,7 +421,12 @@ class Partition:
         elif self._reassigned or self._locks_stale or self._pending or mark != self.high_water_mark:
             written: dict[int, RequestId] = {}
             position = self.high_water_mark + 1
+            undecided = self._pending[-1][0] + len(self._pending[-1][1].records) - 1 if self._pending else -1
             while position <= mark:
+                if (
+                    position > undecided
+                ):  # another server may have committed millions: the last tells that they are there
+                    position = mark
                 headers = await self.store.headers(position, mark - position + 1)
                 if not headers:
                     raise StoreSessionClosedError(

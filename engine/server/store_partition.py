@@ -173,12 +173,12 @@ class StorePartition:
         while True:
             try:
                 return await self._try()
-            except (StoreSessionClosedError, RefusedError, PeerError, RemoteError) as error:
-                self._last_error = str(error)
-                self._log.warning("partition %d: no session: %s", self.partition, error)
             except WaltzError as error:
+                usual = isinstance(error, StoreSessionClosedError | RefusedError | PeerError | RemoteError)
+                if self._last_error != str(error):  # told once: thousands of partitions may be tried for days
+                    level = logging.WARNING if usual else logging.ERROR
+                    self._log.log(level, "partition %d: no session: %s", self.partition, error)
                 self._last_error = str(error)
-                self._log.error("partition %d: no session: %s", self.partition, error)
             pause = self.pause_after(pause)
             if await happens_within(self._retry_now, pause):
                 pause = 0.0

@@ -423,6 +423,67 @@ def test_a_file_that_another_process_keeps_locked_is_waited_for_and_told(
     asyncio.run(test())
 
 
+def test_a_process_with_one_change_right_behind_the_other_keeps_no_other_process_from_its_turn(tmp_path: Path) -> None:
+    """As a log server that opens thousands of partitions: SQLite tries ten times a second, and sessions of others expired."""
+    path, begun, done = tmp_path / "metadata", threading.Event(), threading.Event()
+
+    def change() -> None:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            while not done.is_set():
+                other.execute("BEGIN IMMEDIATE")
+                begun.set()
+                time.sleep(0.6)
+                other.execute("ROLLBACK")
+                begun.clear()
+                time.sleep(0.03)
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True, session_timeout=5.0)
+        await store.create_root()
+        changing = asyncio.ensure_future(asyncio.to_thread(change))
+        waited = []
+        try:
+            for number in range(4):
+                await asyncio.to_thread(begun.wait)
+                before = time.monotonic()
+                await store.create(f"n{number}")
+                waited.append(time.monotonic() - before)
+        finally:
+            done.set()
+            await changing
+            await store.close()
+        assert max(waited) < 0.7, "it met the first moment between two"
+
+    asyncio.run(test())
+
+
+def test_a_session_outlasts_more_reads_than_its_timeout_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of thousands of partitions, while another process writes; the heartbeat is behind all of them."""
+    real = EmbeddedStore._node
+
+    def slow(store: EmbeddedStore, path: str) -> object:
+        time.sleep(0.01)
+        return real(store, path)
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=1.0)
+        try:
+            await store.create_root()
+            await store.create("mine", ephemeral=True)
+            lost = store.lost
+            monkeypatch.setattr(EmbeddedStore, "_node", slow)
+            await asyncio.gather(*(store.get("mine") for _ in range(200)))
+            await store.set("mine", b"still here")
+            assert not lost.done()
+        finally:
+            monkeypatch.undo()
+            await store.close()
+
+    asyncio.run(test())
+
+
 def test_what_is_opened_for_a_caller_that_was_cancelled_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "metadata"
     path.touch()

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from tests.node.running import LOOPS, connected, http, read_to_the_end, run
 from tests.reserved_ports import reserved_ports
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.http_port import HttpPort, _BoundedServer
+from waltzctl.engine.net.metrics import NamedMetric
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.single_flight import OverdueError
@@ -529,3 +531,35 @@ def test_metrics_are_in_the_form_that_all_accept_headers_together_ask_for(accept
         assert (answer.status, answer.text) == (503, "can't start new thread; /health tells more\n")
 
     asyncio.run(work())
+
+
+@LOOPS
+@pytest.mark.parametrize("accept", ["application/json", "text/plain"])
+def test_peers_are_heard_while_metrics_are_written_out(loop: str, accept: str) -> None:
+    """Of thousands of partitions that takes seconds; a log server's session with the metadata could end meanwhile."""
+    threads = list[threading.Thread]()
+
+    class Many(Collector):
+        def collect(self) -> list[Metric]:
+            threads.append(threading.current_thread())
+            return []
+
+    def metrics() -> list[NamedMetric]:
+        threads.append(threading.current_thread())
+        return []
+
+    async def work() -> None:
+        port = HttpPort(
+            Well().check,
+            read=lambda: SimpleNamespace(metrics=metrics),
+            collect=lambda *_: Many(),
+            version="1",
+            log=logging.getLogger("test"),
+        )
+        request: Any = SimpleNamespace(headers=CIMultiDict([("Accept", accept)]), query={})
+        answers = await asyncio.gather(*(port._metrics(request) for _ in range(3)))
+        assert [one.status for one in answers] == [200] * 3
+        assert len(threads) == 3
+        assert threading.main_thread() not in threads
+
+    run(work(), loop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.log_server import LogServer
+from waltzctl.engine.server.served_partition import Partition
+from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 
 
@@ -144,5 +146,32 @@ def test_who_asks_for_the_mark_before_the_server_hears_is_answered(tmp_path: Pat
             client.say(wire.HighWaterMarkRequest(asked))
             answer, _ = await client.hear_one(wire.HighWaterMarkResponse)
             assert answer == wire.HighWaterMarkResponse(asked, -1)
+
+    asyncio.run(work())
+
+
+def test_what_another_server_committed_is_not_read_where_nothing_is_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be millions of transactions, each of which would be kept in memory until the last one is read."""
+    read, resolve = list[int](), Partition._resolve_pending
+
+    def counted(partition: Partition, written: Mapping[int, RequestId]) -> None:
+        read.append(len(written))
+        resolve(partition, written)
+
+    monkeypatch.setattr(Partition, "_resolve_pending", counted)
+
+    async def work() -> None:
+        async with given_to_the_first(tmp_path) as given:
+            await given.client.append(PARTITION, Draft(b"before"))
+            await given.cluster.server(generation=2)
+            given.to(1, 2)
+            for n in range(20):
+                await given.client.append(PARTITION, Draft(b"%d" % n))
+            read.clear()
+            await given.first.assign({PARTITION: 3})
+            await until(lambda: given.first.partitions[PARTITION].announced_mark == 20)
+            assert read == [1]
 
     asyncio.run(work())

@@ -575,9 +575,9 @@ def test_the_connection_that_a_client_mounted_through_last_counts(
                 counts,
             )
             assert not partition.mounts.is_registered(8, other)
-            partition.mounts.forget(one)
+            partition.mounts.forget(7, one)
             assert partition.mounts.is_registered(7, other) is counts
-            partition.mounts.forget(other)
+            partition.mounts.forget(7, other)
             assert not partition.mounts.is_registered(7, other)
 
     asyncio.run(work())

@@ -19,13 +19,14 @@ class Metadata:
 
     def __init__(self) -> None:
         self.begun: list[int] = []
+        self.why = "made up"
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         return ("node-0:1",)
 
     async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
         self.begun.append(generation)
-        raise ConcurrentUpdateError("made up")
+        raise ConcurrentUpdateError(self.why)
 
     async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
         raise AssertionError("there is no session")
@@ -155,4 +156,23 @@ def test_an_attempt_that_failed_under_an_assignment_is_made_again_as_soon_as_the
             await waiting
 
     metadata, looks = Later(), list[tuple[str, ...]]()
+    asyncio.run(work())
+
+
+def test_why_there_is_no_session_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """And again where it is for another reason: thousands of partitions may be tried for days."""
+
+    async def work() -> None:
+        metadata = Metadata()
+        options = SessionOptions(first_retry=0.001, longest_retry=0.001)
+        store = StorePartition(0, 5, metadata, StorageNodes(nowhere, log=LOG), log=LOG, options=options)
+        waiting = asyncio.ensure_future(store.session())
+        for why in ("made up", "another reason"):
+            metadata.why, tried = why, len(metadata.begun)
+            await until(lambda tried=tried: len(metadata.begun) > tried + 5)
+            assert [one.message for one in caplog.records].count(f"partition 0: no session: {why}") == 1
+        await store.close()
+        with pytest.raises(PartitionClosedError):
+            await waiting
+
     asyncio.run(work())

@@ -11,7 +11,9 @@ import pytest
 from tests.builders import build_directory
 from tests.repair.trees import recording
 from waltzctl.engine.errors import OTHER_PROGRAM, DamageError
+from waltzctl.engine.storage import availability_marks
 from waltzctl.engine.storage.availability_marks import (
+    OFF,
     Availability,
     availability_path,
     combine,
@@ -136,3 +138,38 @@ def test_the_released_flag_and_the_file(tmp_path: Path, available: bool | None, 
 def test_each_partition_of_the_control_file_has_one(tmp_path: Path) -> None:
     control = initial_control(Layout.RELEASED, uuid.UUID(int=1), 3, 0)
     assert read_availability(tmp_path, control) == dict.fromkeys(range(3), Availability())
+
+
+def test_the_file_is_decoded_again_only_where_it_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of thousands of partitions asks for its mark when a node starts."""
+    decoded, real = list[object](), availability_marks._decode
+
+    def counted(document: object) -> dict[int, Availability]:
+        decoded.append(document)
+        return real(document)
+
+    monkeypatch.setattr(availability_marks, "_decode", counted)
+    (tmp_path / ".waltzctl").mkdir()
+    marks = {number: Availability(True, False) for number in range(7001, 7010)}
+    save_marks(tmp_path, marks)
+    for _ in range(3):
+        found = load_marks(tmp_path)
+        assert found == marks
+        found.clear()
+    assert len(decoded) == 1
+    save_marks(tmp_path, marks | {7001: OFF})
+    assert load_marks(tmp_path) == marks | {7001: OFF}
+    assert len(decoded) == 2
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+def test_the_bytes_are_those_of_json(count: int) -> None:
+    marks = {7 * number: EACH[number % 4] for number in range(count)}
+    entries = {
+        str(number): {"readable": mark.readable, "writable": mark.writable}
+        for number, mark in marks.items()
+        if not mark.available
+    }
+    assert encode_marks(marks) == (json.dumps({"version": 1, "partitions": entries}, indent=2) + "\n").encode()
