@@ -156,6 +156,10 @@ class ControlHeader:
         return CONTROL_HEADER.struct.pack(self.version, self.created, self.cluster_key.bytes, stored, self.reserved)
 
 
+NEVER = (-1, -1, -1)
+"""Session and marks (`PartitionStruct.marks`) of a partition that has seen no session, or was deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionStruct:
     """One of the two structs of a partition info.  `flags` and `sequence` are None in the documented layout."""
@@ -429,6 +433,13 @@ class ControlFile:
     def encode(self) -> bytes:
         """The whole file, without the zeros of an extended one."""
         return self.header.encode() + b"".join(info.encode() for info in self.partitions)
+
+
+def struct_in_force(control: ControlFile | None, partition: int | None) -> PartitionStruct | None:
+    """The current struct of a partition; None without one, where the file does not have the partition, and without a file."""
+    if control is None or partition is None or not 0 <= partition < len(control.partitions):
+        return None
+    return control.partitions[partition].current_struct
 
 
 def layout_of(size: int, num_partitions: int) -> Layout | None:

@@ -70,6 +70,7 @@ from waltzctl.formats.control import (
     Layout,
     decode_control,
     initial_control,
+    struct_in_force,
 )
 from waltzctl.formats.segment import CHECKSUM, pack_record_header
 from waltzctl.formats.vault import BESIDE, BackedPartition, BackupHead, Piece, Section
@@ -313,11 +314,9 @@ class _NodeBackup:
     def _unchanged_until(self, number: int, now: PartitionReading) -> int:
         """The last transaction up to which the last backup has the same records as the node; -1 for none."""
         previous = self._previous.get(number)
-        if self._control is None or previous is None or number >= len(self._control.partitions):
-            return -1
-        then = self._control.partitions[number].current_struct
+        then = struct_in_force(self._control, number)
         last = now.last_transaction_id
-        if then is None or last is None or then.session_id < 0:
+        if previous is None or then is None or last is None or then.session_id < 0:
             return -1
         if (then.session_id, then.low_water_mark) == (now.session_id, now.low_water_mark):
             return last

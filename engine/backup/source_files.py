@@ -30,10 +30,11 @@ from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.findings.control_files import info_findings
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import check_partitions, partition_directories, view_storage
+from waltzctl.engine.log.view import check_partitions, partition_directories, partition_number, view_storage
 from waltzctl.engine.scan.columns import DamageCause
+from waltzctl.engine.storage.assignment import names_put_aside, put_aside_path
 from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path
-from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, ControlHeader
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, ControlHeader, struct_in_force
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
 from waltzctl.formats.vault import Literal
 
@@ -114,11 +115,24 @@ def lacks(source: SourceDirectory, partitions: Collection[int]) -> frozenset[Lac
     counted = _COUNTED_WHEN_READ - {Code.TORN_TAIL} if source.live else _COUNTED_WHEN_READ
     those = (partition for partition in found.partitions if partition.partition in partitions)
     told = (*found.findings, *(one for partition in those for one in partition.findings))
-    return frozenset(
+    damage = {
         (one.code, str(one.path), one.partition, one.transaction_id)
         for one in told
         if one.severity is Severity.DAMAGE and one.code not in counted
-    )
+    }
+    return frozenset(damage | _out_of_reach(source, partitions))
+
+
+def _out_of_reach(source: SourceDirectory, partitions: Collection[int]) -> set[Lack]:
+    """The partitions whose files are put aside on a disk that is not mounted: no damage, and not in the backup."""
+    aside = put_aside_path(source.path, 0).parent
+    names = places.names(aside) if places.is_directory(aside) else []
+    return {
+        (Code.SPECIAL_FILE, str(aside / name), number, None)
+        for name in names
+        if (number := partition_number(name)) in partitions and places.access(aside).link(aside / name)
+        if not places.is_directory(aside / name)
+    }
 
 
 def absent(source: SourceDirectory) -> frozenset[int]:
@@ -165,10 +179,7 @@ def _info_damaged(source: SourceDirectory, number: int) -> bool:
 
 def local_mark(source: SourceDirectory, number: int) -> int:
     """The local low-water mark in force in the control file that is backed up; -1 where there is none."""
-    control = source.control
-    current = (
-        None if control is None or number >= len(control.partitions) else control.partitions[number].current_struct
-    )
+    current = struct_in_force(source.control, number)
     return -1 if current is None else current.local_low_water_mark
 
 
@@ -359,5 +370,5 @@ def _add_tree(planner: SectionPlanner, source: SourceDirectory, name: str, direc
             continue
         if numbers is not None:
             planner.add_file(path, below, numbers)
-        elif places.is_directory(path) and not places.access(path).link(path):
+        elif places.is_directory(path) and (names_put_aside(below) or not places.access(path).link(path)):
             _add_tree(planner, source, below, directories)

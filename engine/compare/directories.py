@@ -15,7 +15,7 @@ from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, place_of
+from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
 from waltzctl.engine.log import places
 from waltzctl.engine.log.evidence import evidence
 from waltzctl.engine.log.view import PartitionView, StorageView, TargetKind, check_partitions, resolve, view_storage
@@ -23,7 +23,7 @@ from waltzctl.engine.quorum.vote import Ballot
 from waltzctl.engine.storage.assignment import is_hosted
 from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger, still_lost
 from waltzctl.formats.accepted_losses import Ledger
-from waltzctl.formats.control import ControlFile, PartitionInfo
+from waltzctl.formats.control import ControlFile, PartitionInfo, struct_in_force
 
 _UNLISTED_ADVICE = "the replica has no vote in this partition; compare again when its disk answers"
 
@@ -57,7 +57,7 @@ class Directories:
     num_partitions: int
     held: tuple[bool, ...]
     ledgers: tuple[Ledger, ...]
-    stood: tuple[tuple[int, int] | None, ...]
+    stood: tuple[places.Standing | None, ...]
 
     def members(self, partition: int) -> tuple[Member, ...]:
         """The replicas of a partition; a replica's number is its place in the result."""
@@ -68,8 +68,7 @@ class Directories:
         return tuple(found)
 
     def _member(self, number: int, view: StorageView, partition: int, ledger: Ledger, *, held: bool) -> Member:
-        info = info_of(view.control, partition)
-        current = None if info is None else info.current_struct
+        current = struct_in_force(view.control, partition)
         directory = view.partitions.get(partition)
         marks = (None, None, None) if current is None else current.marks
         ballot = replace(Ballot(directory is not None, *marks), unread=partition in view.unlisted)
@@ -172,7 +171,7 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
         if (earlier := known.get(places.identity(path))) is not None:
             raise InvalidRequestError(f"{path}: the same directory as {earlier}; a replica is compared with others")
         known[places.identity(path)] = path
-    stood = tuple(place_of(path) for path in paths)
+    stood = tuple(places.standing(path) for path in paths)
     views = tuple(_view(path, partitions) for path in paths)
     controls = [(view.path, view.control) for view in views if view.control is not None]
     if not controls:

@@ -20,7 +20,6 @@ from waltzctl.engine.amounts import format_ranges
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, ReplicaStanding
 from waltzctl.engine.compare.states import replaced_ranges
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError, WaltzError
-from waltzctl.engine.inspect.targets import place_of
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import partition_directories, read_control
 from waltzctl.engine.repair.arguments import Agreed
@@ -28,7 +27,6 @@ from waltzctl.engine.repair.plan import NotedFiles, Repair, note
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
-_MOVED = "was moved, or another one was put in its place, while it was compared"
 _NOTHING_SEEN: Mapping[PurePath, NotedFiles] = {}
 
 
@@ -46,10 +44,10 @@ def look_at(directories: Sequence[PurePath], partitions: Collection[int] | None)
     return found
 
 
-def _stood(path: PurePath, partitions: Collection[int] | None) -> dict[PurePath, tuple[int, int]]:
-    """Device and inode of a directory and of those of its partitions, each of which may be on a disk of its own."""
+def _stood(path: PurePath, partitions: Collection[int] | None) -> dict[PurePath, places.Standing]:
+    """The `places.standing` of a directory and of those of its partitions, each of which may be on a disk of its own."""
     numbers = partition_directories(path) if partitions is None else sorted(partitions)
-    asked = ((one, place_of(one)) for one in (path, *(path / str(number) for number in numbers)))
+    asked = ((one, places.standing(one)) for one in (path, *(path / str(number) for number in numbers)))
     return {one: place for one, place in asked if place is not None}
 
 
@@ -68,7 +66,8 @@ def unmoved(
     if not moved:
         return list(comparisons), None
     error = StalePlanError(
-        f"{next(iter(moved.values()))}: {_MOVED}; nothing is planned for partition {format_ranges(moved)} in any replica",
+        f"{next(iter(moved.values()))}: {places.moved_while('compared')}; nothing is planned for partition"
+        f" {format_ranges(moved)} in any replica",
         advice="compare again",
     )
     return [one for one in comparisons if one.partition not in moved], error
@@ -77,7 +76,7 @@ def unmoved(
 def _stays(path: PurePath, noted: NotedFiles) -> bool:
     """Whether a directory is where it was noted; True where it was not."""
     place = noted.stood.get(path)
-    return place is None or place_of(path) == place
+    return place is None or places.standing(path) == place
 
 
 def plans(
@@ -106,7 +105,7 @@ def plans(
     for path, noted in seen.items():
         if not _stays(path, noted):
             raise StalePlanError(
-                f"{path}: {_MOVED}; nothing was modified",
+                f"{path}: {places.moved_while('compared')}; nothing was modified",
                 advice="bring it back, and compare again",
             )
     found: list[Repair] = []

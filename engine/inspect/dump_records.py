@@ -128,9 +128,9 @@ def _segments(
     run: PartitionRun, limits: ReadLimits, wanted: _Range, reverse: bool, data: bool
 ) -> Iterator[DumpedRecord | Finding]:
     """The items of a partition's segments, and where they do not join."""
-    holding = frozenset(job.first for job in run.holding((wanted.first, wanted.last)))
+    holding = frozenset(job.first for job in run.order.holding((wanted.first, wanted.last)))
     neighbour: _Segment | None = None  # the segment that was dumped before this one
-    ordered = run.in_order(asked=len(holding) == len(run.jobs))
+    ordered = run.order.in_order(asked=len(holding) == len(run.jobs))
     for job in reversed(ordered) if reverse else ordered:
         segment = _Segment(job, limits, wanted, data)
         if job.first in holding:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
@@ -22,8 +21,9 @@ from waltzctl.engine.inspect.partition_checks import (
     stray_files,
 )
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
+from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.segment_order import SegmentOrder
 from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import ENDS_ONLY
@@ -34,12 +34,8 @@ from waltzctl.engine.log.view import PartitionView, SegmentView, read_control, r
 from waltzctl.engine.losses import BelowMark, BelowProof, Ids, covered
 from waltzctl.engine.storage.assignment import assigned_here, is_retired
 from waltzctl.engine.storage.orphans import stand_elsewhere
-from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, struct_in_force
 
-Span = tuple[int | None, int | None]
-"""A requested range of ids, both ends inclusive; None is no bound."""
-REMOTE_HEADERS = 64
-"""Headers of files behind a URL that are read, at most: one request each, a few seconds in all."""
 ATTEMPTS = 3
 """How often a directory is read again that others change meanwhile."""
 
@@ -66,8 +62,7 @@ class PartitionRun:
         self._unlisted: DiskReadError | None = None  # why the directory could not be listed when it was tried last
         self._gone = False  # whether there was none
         self._told_missing = False
-        self._ordered: tuple[tuple[SegmentJob, ...], tuple[SegmentJob, ...]] | None = None
-        """A value of `jobs`, and the same jobs by the ids with which their segments begin."""
+        self._order: SegmentOrder | None = None
         self._template = SegmentJob(
             partition.path,
             0,
@@ -105,93 +100,16 @@ class PartitionRun:
         return self._partition.view
 
     @property
-    def entries(self) -> dict[int, int]:
-        """The number of entries of each index, from its size, by the id in its name."""
-        segments = () if self.view is None else self.view.segments
-        return {one.first_transaction_id: one.entries for one in segments if one.index is not None}
+    def order(self) -> SegmentOrder:
+        """Order and ids of `jobs`; made once for each listing of the directory."""
+        if self._order is None or self._order.jobs is not self.jobs or self._order.view is not self.view:
+            self._order = SegmentOrder(self._partition.path, self.view, self.jobs)
+        return self._order
 
     @property
     def _latest(self) -> int:
         """The id in the name of the last segment in `jobs`; -1 without any."""
         return max((job.first for job in self.jobs), default=-1)
-
-    def in_order(self, *, asked: bool = False) -> tuple[SegmentJob, ...]:
-        """The jobs by the ids with which their segments begin, which differs from the order of names if a file was renamed.
-
-        The size of an index tells the id with which the next segment begins.  If that is not the id in the next name, a file may
-        have been renamed, and the headers on both sides are read.  Without an index the names count: reading all headers of an
-        object store would take minutes.  Headers are read once for each listing of the directory.
-
-        `asked`: read all headers, on this machine: the caller reads every file anyway, and two segments of the same number of
-        records may have swapped their names.  A file of another partition stays in the place of its name, so that no gap is
-        reported around it.
-        """
-        if asked and places.on_this_machine(self._partition.path):
-            begins = {job.first: begins_with(job, own=True) for job in self.jobs}
-            return self._sorted(begins)
-        if self._ordered is None or self._ordered[0] is not self.jobs:
-            self._ordered = self.jobs, self._by_begins()
-        return self._ordered[1]
-
-    def _by_begins(self) -> tuple[SegmentJob, ...]:
-        entries = self.entries
-        doubtful: set[int] = set()
-        for job, behind in pairwise(self.jobs):
-            count = entries.get(job.first)
-            if count is not None and job.first + count != behind.first:
-                doubtful |= {job.first, behind.first}
-        begins = {job.first: begins_with(job) if job.first in doubtful else job.first for job in self.jobs}
-        return self._sorted(begins)
-
-    def _sorted(self, begins: Mapping[int, int]) -> tuple[SegmentJob, ...]:
-        """The jobs by the ids with which their segments begin, those that begin with the same one by name."""
-        return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))
-
-    def holding(self, span: Span) -> tuple[SegmentJob, ...]:
-        """The jobs of segments that may hold records of a span, in the order of their names.
-
-        If one of them begins with another id than that in its name, a file was renamed, and its records may be in a file of any
-        name: then all jobs are returned.  To find out, their headers are read, at most REMOTE_HEADERS of them behind a URL; and
-        those of all others, where the names leave ids of the span to no segment, which one of them may hold.
-        """
-        named = tuple(self._named_for(span))
-        if len(named) == len(self.jobs):
-            return named
-        here = places.on_this_machine(self._partition.path)
-        known = {job.first for job in named}
-        others = () if self._all_named(span) else tuple(job for job in self.jobs if job.first not in known)
-        asked = (*named, *others)[: None if here else REMOTE_HEADERS]
-        return named if all(begins_with(job) == job.first for job in asked) else self.jobs
-
-    def _all_named(self, span: Span) -> bool:
-        """Whether names and indexes have a segment for each id of a span.
-
-        Where the log ends they do not say: the last segment may have an earlier one's name, which only its header tells.
-        """
-        entries, (first, last) = self.entries, span
-        expected = first or 0
-        for job in self.jobs:
-            if job.first <= expected:
-                expected = max(expected, job.first + entries.get(job.first, 0))
-        return last is not None and last < expected
-
-    def _named_for(self, span: Span) -> Iterator[SegmentJob]:
-        """The jobs that may hold records of a span, by file names and index sizes; no file is read.
-
-        A segment is left out only if the name that bounds its ids is confirmed: the index of the segment in front of that name
-        has an entry for each id up to it.  A renamed segment, or a short, missing or too long index, confirms nothing.
-        """
-        first, last = span
-        entries = self.entries
-        led = False  # whether the index in front confirms this segment's name
-        for job, behind in zip(self.jobs, [*self.jobs[1:], None], strict=False):
-            count = entries.get(job.first)
-            leads = behind is not None and count is not None and job.first + count == behind.first
-            starts_too_late = last is not None and job.first > last and led
-            ends_too_early = first is not None and behind is not None and behind.first <= first and leads
-            if not starts_too_late and not ends_too_early:
-                yield job
-            led = leads
 
     @property
     def reports(self) -> tuple[SegmentReport, ...]:
@@ -325,7 +243,7 @@ class PartitionRun:
             self._unlisted = None
         root = self._scope.root
         if root is not None and self._scope.moved():
-            said = "the directory was moved, or another one was put in its place, while it was read: not everything was examined"
+            said = f"the directory {places.moved_while('read')}: not everything was examined"
             yield self._context.finding(Code.READ_ERROR, root, said)
         elif gone and self._scope.place is not None:  # else it is another directory that would be asked
             yield from self._missing()
@@ -350,7 +268,7 @@ class PartitionRun:
         if control is None or not assigned or places.is_directory(self._partition.path):
             return
         self._told_missing = True
-        current = control.partitions[number].current_struct
+        current = struct_in_force(control, number)
         mark, session = (None, None) if current is None else (current.local_low_water_mark, current.session_id)
         context = replace(self._context, assigned=assigned, local_low_water_mark=mark, session_id=session)
         yield from placement_findings(context, None, self._count)

@@ -23,7 +23,7 @@ from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.engine.storage.availability_marks import Availability, read_availability
 from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.adapters import format_time
-from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, struct_in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,7 @@ def _partition(
     first: int | None = None,
     last: int | None = None,
 ) -> PartitionStatus:
-    control = around.control
-    info = None if control is None or number >= len(control.partitions) else control.partitions[number]
-    current = None if info is None else info.current_struct
+    current = struct_in_force(around.control, number)
     segments = () if view is None else view.data_segments
     every = () if view is None else view.segments
     files = [state for one in every for state in (one.data, one.index) if state is not None]

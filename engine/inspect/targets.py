@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -31,7 +30,7 @@ from waltzctl.engine.log.view import (
 )
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.accepted_losses import Ledger
-from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, PartitionStruct
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, struct_in_force
 from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
 
 _HEADERS_COMPARED = 1000
@@ -70,7 +69,7 @@ class Scope:
     `partitions`      by a key that is the same for all paths to a directory
     `temporary`       files in `storage` that a process was writing when it ended
     `unknown`         other entries in `storage` that are not part of Waltz
-    `place`           device and inode of `root` before it was listed; None where they are not known
+    `place`           `places.standing` of `root` before it was listed; None where that is not known
     ================= ==========================================================================================
     """
 
@@ -81,7 +80,7 @@ class Scope:
     partitions: dict[str, PartitionScope] = field(default_factory=dict)
     temporary: tuple[PurePath, ...] = ()
     unknown: tuple[PurePath, ...] = ()
-    place: tuple[int, int] | None = None
+    place: places.Standing | None = None
 
     @property
     def root(self) -> PurePath | None:
@@ -90,7 +89,7 @@ class Scope:
 
     def moved(self) -> bool:
         """Whether `root` is no longer where it was, or another directory is; True once only."""
-        if self.root is None or self.place is None or place_of(self.root) == self.place:
+        if self.root is None or self.place is None or places.standing(self.root) == self.place:
             return False
         self.place = None
         return True
@@ -188,18 +187,9 @@ def _loose(scopes: dict[str, Scope], directory: PurePath) -> Scope:
     return scopes.setdefault(places.identity(directory), Scope(None, None))
 
 
-def place_of(directory: PurePath) -> tuple[int, int] | None:
-    """Device and inode of a directory on this machine; None where there is none."""
-    try:
-        found = os.stat(directory) if places.on_this_machine(directory) else None
-    except OSError:
-        return None
-    return None if found is None else (found.st_dev, found.st_ino)
-
-
 def _look(scope: Scope, partitions: Collection[int] | None) -> None:
     if scope.root is not None:
-        scope.place = place_of(scope.root)
+        scope.place = places.standing(scope.root)
     if scope.whole:
         assert scope.storage is not None
         _look_at_storage(scope, scope.storage, partitions)
@@ -268,18 +258,13 @@ class ScopeSurroundings:
 
     def local_low_water_mark(self, partition: int | None) -> int | None:
         """The local low-water mark in force; None where it is not known."""
-        current = self._current(partition)
+        current = struct_in_force(self.control, partition)
         return None if current is None else current.local_low_water_mark
 
     def session_id(self, partition: int | None) -> int | None:
         """The session id in force; None where it is not known."""
-        current = self._current(partition)
+        current = struct_in_force(self.control, partition)
         return None if current is None else current.session_id
-
-    def _current(self, partition: int | None) -> PartitionStruct | None:
-        if self.control is None or partition is None or partition >= len(self.control.partitions):
-            return None
-        return self.control.partitions[partition].current_struct
 
 
 def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: bool = False) -> ScopeSurroundings:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from waltzctl.engine.findings import Finding, Severity, loss_finding
 from waltzctl.engine.inspect.partition_checks import PartitionContext, held_ids
-from waltzctl.engine.inspect.partition_runs import ATTEMPTS, PartitionRun, Span
+from waltzctl.engine.inspect.partition_runs import ATTEMPTS, PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.segment_order import Span
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log.assess import joints
 from waltzctl.engine.log.evidence import Evidence
@@ -47,7 +48,7 @@ class KnownEnd:
 
 def known_end(run: PartitionRun) -> KnownEnd | None:
     """The end of a partition, if `losses_behind` needs its last segment only; else None."""
-    view, ordered = run.view, run.in_order()
+    view, ordered = run.view, run.order.in_order()
     if view is None or not run.whole or not ordered or run.context.accepted:
         return None
     if any(one.data is None for one in view.segments):
@@ -123,7 +124,7 @@ def losses_behind(run: PartitionRun, span: Span) -> Iterator[Finding]:
 def _at_the_end(run: PartitionRun, span: Span) -> tuple[BelowMark | BelowProof, ...]:
     """What is missing at the end of the log; nothing is read if `span` ends before the last segment."""
     for attempt in range(ATTEMPTS + 1):
-        view, ordered = run.view, run.in_order()
+        view, ordered = run.view, run.order.in_order()
         last = ordered[-1] if ordered else None
         assert view is not None
         if last is not None and not _meets(span, (last.first, None)):

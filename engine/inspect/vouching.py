@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import is_named
 from waltzctl.engine.durable.relocation import retired_directories
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
@@ -44,6 +45,7 @@ from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import FileState, partition_number, read_control
+from waltzctl.engine.storage.assignment import names_put_aside
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import parse_name
@@ -83,7 +85,8 @@ def _descends_into(path: PurePath, prefix: str) -> bool:
     """Whether the files in a directory are listed; `.waltzctl` is not, except for retired partitions (see `listing`)."""
     if not prefix:  # a partition directory may be a link to another disk
         return path.name != disk.STATE_DIRECTORY and places.is_directory(path)
-    return places.is_directory(path) and not places.access(path).link(path)  # deeper links could form a cycle
+    followed = names_put_aside(prefix + path.name)  # other links below could form a cycle
+    return places.is_directory(path) and (followed or not places.access(path).link(path))
 
 
 def _segment_of(name: str) -> _Segment | None:
@@ -131,7 +134,7 @@ class Vouching:
         self._key: SigningKey | None = None if request.key is None else load_key(request.key)
         self._manifest: Manifest | None = None
         self._unusable: Finding | None = None
-        self.writing = not os.path.lexists(request.path)
+        self.writing = not is_named(request.path)  # one that cannot be examined is not written over
         self.outcome = "not-written" if self.writing else "not-compared"
         if self.writing:
             self._check_writable()
@@ -361,7 +364,7 @@ class Vouching:
         manifest = self._make(limits)
         if listing(self._storage) != self._before:
             raise self._changed()
-        if os.path.lexists(self._request.path):
+        if is_named(self._request.path):
             raise RefusedError(
                 f"{self._request.path}: somebody made it meanwhile; it was left as it is", advice="name another file"
             )

@@ -8,6 +8,7 @@ calls `local` first.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
@@ -19,6 +20,9 @@ from waltzctl.engine.log.local_access import FILES
 from waltzctl.engine.log.url_access import URLS
 from waltzctl.engine.log.url_path import UrlPath, is_url
 from waltzctl.engine.vault.vault_path import VaultPath, is_vault_path
+
+Standing = tuple[int, int]
+"""Device and inode of a directory."""
 
 
 def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
@@ -133,6 +137,20 @@ def examined(path: PurePath) -> dict[str, FileNumbers | None]:
 def kinds(path: PurePath) -> dict[str, PlaceKind | None]:
     """See `Access.kinds`."""
     return access(path).kinds(path)
+
+
+def standing(directory: PurePath) -> Standing | None:
+    """Which directory of this machine stands at a path, links followed; None where that cannot be told."""
+    try:
+        found = os.stat(directory) if on_this_machine(directory) else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
+def moved_while(doing: str) -> str:
+    """What is said of a directory whose `standing` is another one than before: where it was, less is found, or something else."""
+    return f"was moved, or another one was put in its place, while it was {doing}"
 
 
 def open_source(path: PurePath, size: int | None = None) -> OpenSource:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.net.loopback import check_host
+from waltzctl.engine.net.loopback import can_be_host, is_loopback_address
 
 SCHEME = "waltz://"
 """The scheme of a node's URL, whose port is the admin port."""
@@ -38,7 +38,7 @@ class Address:
     def is_loopback(self) -> bool:
         """Whether the address is loopback.  A name is not resolved: only ``localhost`` counts."""
         try:
-            return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+            return is_loopback_address(self.host)
         except ValueError:
             return self.host.rstrip(".").lower() == "localhost"
 
@@ -67,19 +67,11 @@ def parse_address(text: str) -> Address:
             raise InvalidRequestError(f"{text!r}: what stands in brackets is no IPv6 address") from None
     elif ":" in host:
         raise InvalidRequestError(f"{text!r}: an IPv6 address stands in brackets, for instance [::1]:55281")
-    if not _HOST.fullmatch(host) or not _can_be_host(host):
+    if not _HOST.fullmatch(host) or not can_be_host(host):
         raise InvalidRequestError(f"{text!r}: {host!r} is no name of a host")
     if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise InvalidRequestError(f"{text!r}: {port!r} is no port; ports are 1 to 65535")
     return Address(host, int(port))
-
-
-def _can_be_host(host: str) -> bool:
-    try:
-        check_host(host)
-    except ValueError:
-        return False
-    return True
 
 
 def parse_url(text: str) -> Address:

@@ -16,6 +16,15 @@ def check_host(text: str) -> None:
     raise ValueError("must be an address or a host name")
 
 
+def can_be_host(text: str) -> bool:
+    """Whether a text is a possible address or host name (`check_host`)."""
+    try:
+        check_host(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host (address or name) can be reached from this machine only.
 
@@ -26,7 +35,7 @@ def is_loopback(host: str) -> bool:
     import socket  # here: not needed for --help
 
     try:
-        return _is_loopback_address(host)
+        return is_loopback_address(host)
     except ValueError:
         pass
     try:
@@ -34,11 +43,11 @@ def is_loopback(host: str) -> bool:
     except (OSError, ValueError):  # ValueError: no possible name
         return False
     addresses = {str(entry[4][0]) for entry in found}
-    return bool(addresses) and all(map(_is_loopback_address, addresses))
+    return bool(addresses) and all(map(is_loopback_address, addresses))
 
 
-def _is_loopback_address(text: str) -> bool:
-    """Raises ValueError if `text` is no address."""
+def is_loopback_address(text: str) -> bool:
+    """Whether an address, IPv4 also in its form for IPv6, is loopback.  Raises ValueError if `text` is none."""
     import ipaddress
 
     address = ipaddress.ip_address(text)

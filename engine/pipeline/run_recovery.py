@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import is_named
 from waltzctl.engine.errors import DiskError, PipelineError
 from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, key_there, lost_buckets
 from waltzctl.engine.pipeline.project import TABLES, Project
@@ -262,6 +263,14 @@ def remove_partial_offsets(project: Project) -> None:
                     (offsets / name).unlink()
 
 
+def _is_emptied(directory: Path) -> bool:
+    """Whether a directory that could not be removed is empty, as a mount point is then; not where it cannot be looked at."""
+    try:
+        return directory.is_dir() and not directory.is_symlink() and not os.listdir(directory)
+    except OSError:
+        return False
+
+
 def remove_state(project: Project) -> None:
     """Remove `state`, where it is a sink with files of our own: its checkpoint first, then its files.
 
@@ -272,14 +281,13 @@ def remove_state(project: Project) -> None:
         return
     storage = project.storage_path
     for one in (*([] if storage is None else [storage / "_checkpoints" / "state"]), project.directory / "state"):
-        if not os.path.lexists(one):
+        if not is_named(one):
             continue
         try:
             shutil.rmtree(one)
         except OSError as error:
             # with only one of the two removed, the query would continue with a checkpoint and files that do not match
-            emptied = one.is_dir() and not one.is_symlink() and not os.listdir(one)  # a mount point cannot be removed
-            if not emptied:
+            if not _is_emptied(one):
                 raise PipelineError(
                     f"{one}: it cannot be removed, and state is to begin anew: {error.strerror or error}",
                     status=DiskError.status,

@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Cut, MoveDirectory, Overwrite, Replace
+from waltzctl.engine.durable.regular import is_named
 from waltzctl.engine.errors import DamageError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.inspect.control_checks import inspect_control
@@ -43,10 +44,12 @@ from waltzctl.engine.storage.availability_marks import (
     encode_marks,
     load_marks,
 )
+from waltzctl.engine.storage.retired import check_directory
 from waltzctl.formats.control import (
     CONTROL_HEADER,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
+    NEVER,
     ControlFile,
     Layout,
     PartitionInfo,
@@ -54,8 +57,6 @@ from waltzctl.formats.control import (
 )
 
 COMMAND = "convert"
-_NEVER = (-1, -1, -1)
-"""Session and marks of a partition that has seen no session."""
 
 
 def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
@@ -138,12 +139,12 @@ def _check_assigned(view: StorageView, info: PartitionInfo) -> bool:
             " as if it were not assigned",
             advice="bring the directory back first",
         )
-    if not assigned and present and aside.exists():
+    if not assigned and present and is_named(aside):
         raise RefusedError(
             f"{directory}: partition {number} is not assigned, and files of it are both here and in {aside}",
             advice="move one of the two away first",
         )
-    if not present and not is_retired(view.path, number) and current.marks != _NEVER:
+    if not present and not is_retired(view.path, number) and current.marks != NEVER:
         raise RefusedError(
             f"{directory}: partition {number} has seen session {current.session_id} (local low-water mark"
             f" {current.local_low_water_mark}) and its files are gone: nothing tells whether it is assigned",
@@ -164,7 +165,8 @@ def _put_aside(draft: PlanDraft, view: StorageView, unassigned: Iterable[int]) -
 def _take_from_aside(draft: PlanDraft, unassigned: Iterable[int]) -> None:
     for number in unassigned:
         aside = put_aside_path(draft.storage, number)
-        if aside.is_dir():
+        if is_named(aside):
+            check_directory(aside, number)
             draft.edits.append(MoveDirectory(aside, draft.storage / str(number)))
             reason = "it is not assigned, which the flag says from now on; a release looks for its files in their usual place"
             draft.step("take-from-aside", aside, number, reason)

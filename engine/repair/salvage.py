@@ -42,7 +42,6 @@ from waltzctl.engine.repair.salvage_attribution import (
 )
 from waltzctl.engine.repair.salvage_carving import carve, carve_by
 from waltzctl.engine.repair.salvage_control import (
-    NEVER,
     FoundControls,
     assigned_by,
     choose_control,
@@ -72,7 +71,7 @@ from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, Unr
 from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.task_executor import TaskExecutor
-from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, PartitionInfo
+from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, NEVER, Layout, PartitionInfo
 from waltzctl.formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
 
 __all__ = ["DoubtfulRun", "IdRange", "SalvageReport", "SalvagedPartition", "salvage"]

@@ -25,6 +25,7 @@ from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import (
     CONTROL_HEADER,
     MAX_PARTITIONS,
+    NEVER,
     Choice,
     ControlFile,
     ControlHeader,
@@ -37,8 +38,6 @@ from waltzctl.formats.control import (
 
 PROBED = 4096
 """One of so many first infos has to prove a control file; bounds the work on bytes that merely look like its header."""
-NEVER = (-1, -1, -1)
-"""Session and marks of a partition that has seen no session."""
 
 
 def proven(info: PartitionInfo) -> bool:

@@ -5,16 +5,23 @@ Unreadable places of a source are skipped: they read as zeros, in which no recor
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import NOTHING_THERE
+from waltzctl.engine.durable.relocation import retired_directories
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.log.view import partition_number
 from waltzctl.engine.progress import Progress
 from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.engine.storage.assignment import names_put_aside
+from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.segment import INDEX_SUFFIX, SEGMENT_SUFFIX
 
 SECTOR = 4096
 """Bytes; after a read error the rest of the sector of this size is skipped."""
@@ -122,11 +129,12 @@ def list_sources(sources: Sequence[Path], to: Path) -> list[Path]:
         except OSError as error:
             raise DiskReadError(source, None, error, doing="examine") from error
         if stat.S_ISDIR(mode):
-            if target.is_relative_to(os.path.realpath(source)):
-                raise InvalidRequestError(
-                    f"{to}: lies inside the source {source}, which must stay as it is",
-                    advice="name a directory outside of it, best on another disk",
-                )
+            for place in (source, *_linked_partitions(source)):
+                if target.is_relative_to(os.path.realpath(place)):
+                    raise InvalidRequestError(
+                        f"{to}: lies inside the source {place}, which must stay as it is",
+                        advice="name a directory outside of it, best on another disk",
+                    )
             found |= dict.fromkeys(_below(source))
         elif stat.S_ISREG(mode) or stat.S_ISBLK(mode):
             found[source] = None
@@ -138,16 +146,58 @@ def list_sources(sources: Sequence[Path], to: Path) -> list[Path]:
 
 
 def _below(directory: Path) -> list[Path]:
-    """Every regular file below a directory; symbolic links are not followed."""
+    """Every regular file below a directory.
+
+    Of links only those are followed that everybody follows in a storage directory: a partition's directory, its data files and
+    indexes, and the control file may be on another disk.  A file that is read anyway is not read once more behind a link.
+    """
 
     def refuse(error: OSError) -> None:
-        raise DiskReadError(error.filename or directory, None, error, doing="list") from error
+        failed = DiskReadError(error.filename or directory, None, error, doing="list")
+        if error.filename is not None and os.path.islink(error.filename):
+            failed.advice = "mount what the link leads to; or name the files and directories to read, without this one"
+        raise failed from error
 
+    found: list[tuple[Path, tuple[int, int], bool]] = []  # with device and inode, and whether a link leads there
+    for top in (directory, *_linked_partitions(directory)):
+        for place, names, entries in os.walk(top, onerror=refuse):
+            names.sort()
+            for entry in sorted(entries):
+                path = Path(place, entry)
+                behind_link = top is not directory or (path.is_symlink() and _is_followed(path, directory))
+                status = _status(path, follow=behind_link)
+                if status is not None and stat.S_ISREG(status.st_mode):
+                    found.append((path, (status.st_dev, status.st_ino), behind_link))
+    read = {file for _, file, behind_link in found if not behind_link}
     files = []
-    for place, names, entries in os.walk(directory, onerror=refuse):
-        names.sort()
-        for entry in sorted(entries):
-            path = Path(place, entry)
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                files.append(path)
+    for path, file, behind_link in found:
+        if not behind_link or file not in read:
+            read.add(file)
+            files.append(path)
     return files
+
+
+def _status(path: Path, *, follow: bool) -> os.stat_result | None:
+    """None for a link that leads nowhere, and a file that went."""
+    try:
+        return os.stat(path) if follow else os.lstat(path)
+    except OSError as error:
+        if error.errno in NOTHING_THERE:
+            return None
+        raise DiskReadError(path, None, error, doing="examine") from error
+
+
+def _linked_partitions(directory: Path) -> Iterator[Path]:
+    """The links in a storage directory in the places of partitions' directories, put aside or not."""
+    for above in (directory, retired_directories(directory)[0]):
+        with contextlib.suppress(OSError):  # who lists everything tells of it
+            for name in sorted(os.listdir(above)):
+                if partition_number(name) is not None and os.path.islink(above / name):
+                    yield above / name
+
+
+def _is_followed(path: Path, directory: Path) -> bool:
+    name = path.relative_to(directory).as_posix()
+    above, _, last = name.rpartition("/")
+    segment = last.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX))
+    return name == CONTROL_FILE_NAME or (segment and (partition_number(above) is not None or names_put_aside(above)))

@@ -17,11 +17,11 @@ moved to the directory of put-aside partitions, and back.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
+from waltzctl.engine.durable.regular import is_named
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
@@ -49,7 +49,8 @@ from waltzctl.engine.storage.availability_marks import (
     load_marks,
 )
 from waltzctl.engine.storage.fences import fence_path, stored_session
-from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, ControlFile, PartitionInfo, PartitionStruct
+from waltzctl.engine.storage.retired import check_directory
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, NEVER, ControlFile, PartitionInfo, PartitionStruct
 from waltzctl.formats.fence import (
     FENCE_PAIR,
     FENCE_SLOT,
@@ -259,7 +260,8 @@ class _Planner:
             self._flag(FLAG_ASSIGNED, True, "assign", "the partition belongs to this node")
         if self._directory.is_dir():
             return
-        if self._put_aside_directory.is_dir():  # in either layout: it may date from before a conversion
+        if is_named(self._put_aside_directory):  # in either layout: it may date from before a conversion
+            check_directory(self._put_aside_directory, self._number)
             self._move(
                 self._put_aside_directory,
                 self._directory,
@@ -300,14 +302,14 @@ class _Planner:
                 self._flag(FLAG_ASSIGNED, False, "unassign", why)
             return
         if self._directory.is_dir():
-            if os.path.lexists(self._put_aside_directory):
+            if is_named(self._put_aside_directory):
                 raise RefusedError(
                     f"{self._put_aside_directory}: files of partition {self._number} were put aside here before",
                     advice="move one of the two away by hand",
                 )
             why = f"the partition no longer belongs to this node; its files are put aside in {disk.STATE_DIRECTORY}"
             self._move(self._directory, self._put_aside_directory, "unassign", why)
-        elif not is_retired(self._draft.storage, self._number) and self._current.marks != (-1, -1, -1):
+        elif not is_retired(self._draft.storage, self._number) and self._current.marks != NEVER:
             raise RefusedError(
                 f"{self._directory}: the directory of partition {self._number} is lost (session {self._current.session_id},"
                 f" local low-water mark {self._current.local_low_water_mark}), so that there is nothing to put aside",

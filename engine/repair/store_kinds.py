@@ -6,6 +6,7 @@ import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from waltzctl.engine.durable.regular import is_named
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.pages.names import WAL_DIRECTORY
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def is_page_store(path: PurePath) -> bool:
     """Whether a directory is a page store and not a storage directory."""
-    return os.path.isdir(path / WAL_DIRECTORY) and not os.path.lexists(path / CONTROL_FILE_NAME)
+    return os.path.isdir(path / WAL_DIRECTORY) and not is_named(path / CONTROL_FILE_NAME)
 
 
 def store_of(path: Path) -> Store:

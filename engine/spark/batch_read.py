@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
-from waltzctl.engine.inspect.targets import place_of
 from waltzctl.engine.log import places
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, IndexTask, SegmentTask, read_view
 from waltzctl.engine.spark.plain_errors import plain_errors
@@ -97,9 +96,9 @@ class WaltzReader(DataSourceReader):
             rows = read_view(partition.items, pick(self._options.view, self._wanted), made)
         yield from (handed_on(batch, wanted) for batch in rows)
         for directory, place in seen.items():
-            if place_of(directory) != place:
+            if places.standing(directory) != place:
                 raise NotWaltzError(
-                    f"{directory}: the directory was moved, or another one was put in its place, while it was read",
+                    f"{directory}: the directory {places.moved_while('read')}",
                     advice="read it again when it is back",
                 )
 
@@ -113,20 +112,20 @@ class PushingReader(WaltzReader):
         return filters
 
 
-def check_seen(items: Iterable[Any]) -> dict[PurePath, tuple[int, int] | None]:
+def check_seen(items: Iterable[Any]) -> dict[PurePath, places.Standing | None]:
     """Raise NotWaltzError where a worker does not see a planned storage directory: its rows would be missing silently.
 
     Returns the place of each storage directory.  Files and partition directories may have been removed since the plan, but by
     nobody where no control file is; a storage directory is not, and an empty one is a mount point without its disk.
     """
-    seen: dict[PurePath, tuple[int, int] | None] = {}
+    seen: dict[PurePath, places.Standing | None] = {}
     for directory in {item.directory for item in items if item.directory is not None}:
         storage = directory.parent
         if not places.on_this_machine(directory):
             continue
         if not places.still_named(storage / CONTROL_FILE_NAME) and not places.exists(directory):
             raise _unseen(storage)
-        seen[storage] = place_of(storage)
+        seen[storage] = places.standing(storage)
     # no repair and no node removes a partition's last segment and leaves the directory
     files: dict[PurePath, list[PurePath]] = {}
     for item in items:

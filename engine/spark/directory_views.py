@@ -113,7 +113,7 @@ def _plan_control(surveyed: Iterable[Surveyed], selection: Selection, _split_siz
 def _plan_segments(surveyed: Iterable[Surveyed], _selection: Selection, _split_size: int) -> Iterator[SegmentTask]:
     for one in surveyed:
         for run in one.runs:
-            node, entries = node_of(one.scope, run), run.entries
+            node, entries = node_of(one.scope, run), run.order.entries
             for job in run.jobs:
                 yield SegmentTask(node, job, entries.get(job.first, 0))
 
@@ -122,7 +122,7 @@ def _plan_index(surveyed: Iterable[Surveyed], selection: Selection, split_size: 
     low, high = selection.ids.span()
     for one in surveyed:
         for run in one.runs:
-            node, entries = node_of(one.scope, run), run.entries
+            node, entries = node_of(one.scope, run), run.order.entries
             for job in run.jobs:
                 count = entries.get(job.first, 0)
                 parts = parts_for(count * _ENTRY_COST, split_size)

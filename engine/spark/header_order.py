@@ -12,10 +12,10 @@ from operator import attrgetter
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
-from waltzctl.engine.inspect.partition_runs import REMOTE_HEADERS
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_order import REMOTE_HEADERS
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import view_partition

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from waltzctl.engine.spark.masters import master_addresses
+
 _MESSAGE = struct.Struct("!16sIQ")
 _EVERY = 0.2
 """Seconds between two datagrams of a worker, at least."""
@@ -67,10 +69,10 @@ class Receiver:
 
 def _own_address(master: str) -> str:
     """The address of this machine on the route to the master; the loopback address where workers are local."""
-    scheme, _, rest = master.partition("://")
-    if scheme not in ("spark", "sc"):
+    masters = master_addresses(master)
+    if not masters:
         return "127.0.0.1"
-    host = rest.partition("/")[0].partition(",")[0].rpartition(":")[0] or rest
+    host = masters[0][0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing: it only chooses the way
         own: str = probe.getsockname()[0]

@@ -8,9 +8,9 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.partition_runs import Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_order import Span
 from waltzctl.engine.inspect.storage_checks import unnamed_losses
 from waltzctl.engine.inspect.unread_losses import (
     KnownEnd,

@@ -207,11 +207,11 @@ def text(path: PurePath | str) -> str:
 
 def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[SegmentPart]:
     """The parts of a partition's segments to read, in order."""
-    entries, ordered = run.entries, run.in_order()
+    entries, ordered = run.order.entries, run.order.in_order()
     if ordered != run.jobs:
-        ordered = run.in_order(asked=True)  # one name is wrong for certain: others may be that look right
+        ordered = run.order.in_order(asked=True)  # one name is wrong for certain: others may be that look right
     first, last = span = selection.ids.span()
-    wanted = frozenset(job.first for job in run.holding(span))
+    wanted = frozenset(job.first for job in run.order.holding(span))
     for job, behind in zip(ordered, [*ordered[1:], None], strict=False):
         if job.first not in wanted:
             continue

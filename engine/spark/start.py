@@ -19,6 +19,7 @@ from waltzctl.engine.errors import ClusterError, InvalidRequestError, Unavailabl
 from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.handshake import check_workers
 from waltzctl.engine.spark.java import prepare_java
+from waltzctl.engine.spark.masters import master_addresses
 from waltzctl.engine.spark.spark_errors import first_line, of_spark, said_at_start
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
 from waltzctl.engine.spark.worker_python import write_launcher
@@ -26,7 +27,6 @@ from waltzctl.engine.spark.worker_python import write_launcher
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PORTS = {"spark": 7077, "sc": 15002}
 _PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """Environment variables with the interpreters that Spark starts for its workers, and for planning with a data source."""
 _CONNECT_TIMEOUT = 10.0
@@ -111,19 +111,18 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
 
 def _check_master(where: str) -> None:
     """Connect to the master once, since Spark itself would retry for many minutes.  Raises ClusterError."""
-    scheme, found, rest = where.partition("://")
-    if not found or scheme not in ("spark", "sc"):
-        return
     refused = ""
-    for one in rest.partition("/")[0].split(","):  # a standalone cluster may have several masters
-        host, colon, port = one.rpartition(":")
-        address = (host.strip("[]"), int(port)) if colon and port.isdigit() else (one.strip("[]"), _PORTS[scheme])
+    for host, port in (masters := master_addresses(where)):  # a standalone cluster may have several
         try:
-            socket.create_connection(address, timeout=_CONNECT_TIMEOUT).close()
+            socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT).close()
         except OSError as error:
-            refused = f"{address[0]}:{address[1]}: {error.strerror or error}"
+            refused = f"{host}:{port}: {error.strerror or error}"
+        except (UnicodeError, OverflowError):  # an empty label or one that is too long; a port that is too large
+            refused = f"{host}:{port}: no possible address"
         else:
             return
+    if not masters:
+        return
     raise ClusterError(f"{where}: nobody answers: {refused}", advice="is the master right, and does it run?")
 
 

@@ -52,7 +52,7 @@ from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, a
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, Standing, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker, ScannedRows
 from waltzctl.engine.storage.assignment import assigned_here
-from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, struct_in_force
 from waltzctl.formats.segment import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -227,9 +227,7 @@ class DirectoryHistory:
 
     def _promised(self, number: int) -> Promised:
         """The evidence of a partition's transactions other than its records, as of the last listing."""
-        listed, control = self._listed.get(number), self._control
-        known = control is not None and number < len(control.partitions)
-        current = control.partitions[number].current_struct if control is not None and known else None
+        listed, current = self._listed.get(number), struct_in_force(self._control, number)
         mark, session = (None, None) if current is None else (current.local_low_water_mark, current.session_id)
         nothing = PartitionView(number, self._path / str(number), ())
         return Promised(nothing if listed is None else listed.view, listed is not None, mark, session)
@@ -265,10 +263,7 @@ class DirectoryHistory:
 
     def _mark(self, partition: int) -> int:
         """The id up to which no recovery removes a transaction: the lower of the two low-water marks; -1: unknown."""
-        control = self._control
-        if control is None or partition >= len(control.partitions):
-            return -1
-        current = control.partitions[partition].current_struct
+        current = struct_in_force(self._control, partition)
         return -1 if current is None else min(current.low_water_mark, current.local_low_water_mark)
 
     def standings(self, partitions: Collection[int] | None, known: Mapping[int, Anchor]) -> dict[int, Standing]:
@@ -328,10 +323,7 @@ class DirectoryHistory:
 
     def _ranges(self, partition: int, start: Anchor, end: Anchor) -> Iterator[SegmentRange]:
         """The ranges between two anchors; `end` names a record."""
-        control, mark = self._control, None
-        if control is not None and partition < len(control.partitions):
-            current = control.partitions[partition].current_struct
-            mark = None if current is None else current.local_low_water_mark
+        control, current = self._control, struct_in_force(self._control, partition)
         template = SegmentRange(
             node=str(self._path),
             directory=self._path / str(partition),
@@ -342,7 +334,7 @@ class DirectoryHistory:
             start=HEADER_SIZE,
             start_id=0,
             cluster_key=None if control is None else control.header.cluster_key,
-            local_low_water_mark=mark,
+            local_low_water_mark=None if current is None else current.local_low_water_mark,
             storage=self._path,
         )
         confirmed = self._places[partition]

@@ -197,7 +197,7 @@ def _partitions(
             before = {after: one for one, after in behind.items()}
             known = {one.path: one for one in files}
             segments = []
-            for job in run.in_order(asked=True):
+            for job in run.order.in_order(asked=True):
                 state = known.get(job.data_path) or FileState.of(job.data_path)
                 task = StatsTask(
                     job,

@@ -21,9 +21,9 @@ from typing import TypeVar
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.log import places
-from waltzctl.formats.control import ControlFile
+from waltzctl.engine.log.view import partition_number
+from waltzctl.formats.control import NEVER, ControlFile, struct_in_force
 
-_INITIAL = (-1, -1, -1)
 Place = TypeVar("Place", bound=PurePath)
 
 
@@ -37,9 +37,26 @@ def put_aside_path(storage: Place, number: int) -> Place:
     return retired_place(storage, UNASSIGNED, number)
 
 
+def names_put_aside(name: str) -> bool:
+    """Whether a name, relative to the storage directory and with slashes, is that of a partition's directory that is put aside.
+
+    Like a partition's directory in its place, it may be a link to another disk.
+    """
+    above, _, last = name.rpartition("/")
+    return above == f"{disk.STATE_DIRECTORY}/{UNASSIGNED}" and partition_number(last) is not None
+
+
 def is_retired(storage: PurePath, number: int) -> bool:
     """Whether a partition is put aside, or its deletion is not finished."""
-    return any(places.is_directory(retired_place(storage, kind, number)) for kind in (UNASSIGNED, DELETING))
+    return any(_is_named(retired_place(storage, kind, number)) for kind in (UNASSIGNED, DELETING))
+
+
+def _is_named(place: PurePath) -> bool:
+    """Whether a directory is there, also a link to one whose disk is not mounted, and one that cannot be examined (EIO)."""
+    try:
+        return places.is_directory(place) or places.access(place).link(place)
+    except OSError:  # what lists it tells it as well; a listing for each partition would be too much
+        return place.name in places.names(place.parent)
 
 
 def assigned_here(
@@ -60,11 +77,11 @@ def assigned_here(
         return bool(current.assigned)
     if directory:
         return True
-    if whole and (current is None or current.marks == _INITIAL):
+    if whole and (current is None or current.marks == NEVER):
         return False  # without a look whether it is put aside: that costs two system calls for each partition
     if storage is not None and is_retired(storage, partition):
         return False
-    if current is not None and current.marks != _INITIAL:
+    if current is not None and current.marks != NEVER:
         return True
     return False if whole else None
 
@@ -77,6 +94,5 @@ def is_hosted(storage: PurePath | None, control: ControlFile | None, partition: 
     assigned = assigned_here(storage, control, partition, directory=directory)
     if assigned is not None:
         return assigned
-    known = control is not None and 0 <= partition < len(control.partitions)
-    current = control.partitions[partition].current_struct if control is not None and known else None
+    current = struct_in_force(control, partition)
     return directory if current is None or current.assigned is None else current.assigned

@@ -36,7 +36,7 @@ from types import MappingProxyType, TracebackType
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.manifest import partitions_of
-from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.regular import is_named, special_kind
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.errors import (
     DamageError,
@@ -46,7 +46,6 @@ from waltzctl.engine.errors import (
     NotAssignedError,
     NotWaltzError,
     PartitionQuarantinedError,
-    RefusedError,
     SyncFailedError,
     with_roll_backs,
 )
@@ -59,15 +58,16 @@ from waltzctl.engine.storage.availability_marks import OFF, Availability, combin
 from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
 from waltzctl.engine.storage.control_file import OpenControlFile, settle_control_file
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
-from waltzctl.engine.storage.failed_syncs import forget_failed_sync
+from waltzctl.engine.storage.failed_syncs import sync_failed
 from waltzctl.engine.storage.journal_recovery import WrittenBack, keep_for, write_back_journal, write_back_partition
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_condition import PartitionCondition
 from waltzctl.engine.storage.partition_opening import QUARANTINING_ERRORS, ExaminedPartition, PartitionOpener
-from waltzctl.engine.storage.partition_recovery import renew_last_data, renew_last_index
+from waltzctl.engine.storage.partition_recovery import renew_last_segment
 from waltzctl.engine.storage.retired import (
     begin_deletion,
     check_deletion,
+    check_directory,
     check_put_aside,
     empty_deleted,
     finish_deletions,
@@ -83,6 +83,7 @@ from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
+    NEVER,
     Layout,
     PartitionInfo,
 )
@@ -287,21 +288,19 @@ class StorageDirectory:
             directory = self.path / str(number)
             # an old deletion that is finished later would drop the new partition's fence
             if not disk.is_directory(directory):
-                finish_deletions(self.path, self._control, (number,))
+                self._finish_deletion(number, (number,))
             info = self._control.info(number)
             current = info.current_struct
             if current is None or info.stored_partition != number:
                 raise self._info_damaged(number)
-            if not directory.is_dir() and os.path.lexists(directory):  # refuse before anything is reset
-                raise RefusedError(
-                    f"{directory}: it is {special_kind(directory) or 'a file'}, not a directory",
-                    advice=f"mount what it leads to, or bring the directory of partition {number} back",
-                )
-            if os.path.lexists(put_aside_path(self.path, number)) and not directory.exists():
+            aside = put_aside_path(self.path, number)
+            check_directory(directory, number)  # before anything is reset
+            if is_named(aside) and not directory.exists():
+                check_directory(aside, number, back_in=self.path)
                 take_from_aside(self.path, number)
             elif not directory.is_dir():
                 self._drop_from_recovered_journal(number)  # a deletion may have failed, or the directory is lost
-                if current.marks != (-1, -1, -1):
+                if current.marks != NEVER:
                     self._control.reset(number)  # the records that the marks cover are gone
                 disk.make_directory(directory)
                 create_segment(directory, partition=number, first_transaction_id=0, cluster_key=self.cluster_key)
@@ -352,9 +351,15 @@ class StorageDirectory:
                 ):  # delete the files first; their directory stays and shows that a deletion is unfinished
                     empty_deleted(self.path, number)
                     self._drop_from_recovered_journal(number)
-                finish_deletions(self.path, self._control)
+                self._finish_deletion(number)
             elif not self.layout.has_flags:
                 put_aside(self.path, number)
+
+    def _finish_deletion(self, number: int, only: Collection[int] | None = None) -> None:
+        """`finish_deletions`.  Raises DamageError, DiskError, also where the files of this partition could not be removed."""
+        left = finish_deletions(self.path, self._control, only).get(number)
+        if left is not None:
+            raise left
 
     def _close_and_leave_journal(self, number: int, *, delete_files: bool) -> None:
         """Close a partition whose files are about to leave its directory: the commit journal must not write to them again.
@@ -410,11 +415,9 @@ class StorageDirectory:
             self._note_acknowledged(old)
             if old.condition.quarantined:
                 self._take_back_mending(number)
-            if old.condition.error is not None:
-                renew_last_index(old.path, number)
-                if old.condition.unsynced_when_opened:
-                    renew_last_data(old.path, number)
-                    forget_failed_sync(self.path, number)
+            # where a failed sync is noted, the opening does it: once, and behind the journal's write-back
+            if old.condition.error is not None and not sync_failed(self.path, number):
+                renew_last_segment(old.path, number, data=old.condition.unsynced_when_opened)
             try:
                 old.close()
             finally:
@@ -513,7 +516,8 @@ class StorageDirectory:
 
     def _open_partitions(self, wanted: Collection[int] | None) -> None:
         """Open the assigned partitions, or those of `wanted`.  Raises DiskError for a shortage of descriptors."""
-        finish_deletions(self.path, self._control, wanted)
+        for number, left in finish_deletions(self.path, self._control, wanted).items():
+            self._findings.append(self._opener.read_error(number, left))
         self._opener.raises_shortage = True
         self._findings += self._control.file_findings
         control = self._control.control

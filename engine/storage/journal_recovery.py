@@ -212,7 +212,9 @@ def _keep(storage: Path, control: OpenControlFile, state: JournalState, partitio
 
 def _deletion_unfinished(storage: Path, partition: int) -> bool:
     """Whether a deletion of the partition is unfinished, so that its records need no write-back.  Raises DiskReadError."""
-    return not disk.is_directory(storage / str(partition)) and retired_place(storage, DELETING, partition).is_dir()
+    return not disk.is_directory(storage / str(partition)) and disk.is_directory(
+        retired_place(storage, DELETING, partition)
+    )
 
 
 def _areas_of(state: JournalState) -> Iterator[bytes]:

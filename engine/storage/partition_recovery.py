@@ -382,8 +382,7 @@ def settle_partition(directory: PurePath, partition: int) -> None:
     failed = sync_failed(storage, partition)
     try:
         if failed:
-            renew_last_data(directory, partition)
-            renew_last_index(directory, partition)
+            renew_last_segment(directory, partition, data=True)
         view = view_partition(directory, partition)
         for segment in view.data_segments[-1:]:
             sync_file(segment.data_path)
@@ -404,6 +403,13 @@ def clear_unfinished(directory: PurePath, partition: int) -> None:
     """
     for path in view_partition(directory, partition).temporary:
         disk.unlink(path)
+
+
+def renew_last_segment(directory: PurePath, partition: int, *, data: bool) -> None:
+    """Write the last segment's index again, and with `data` its data too.  Raises DiskWriteError, DiskReadError."""
+    if data:
+        renew_last_data(directory, partition)
+    renew_last_index(directory, partition)
 
 
 def renew_last_index(directory: PurePath, partition: int) -> None:

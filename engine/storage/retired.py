@@ -12,15 +12,31 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.mounts import is_mount
+from waltzctl.engine.durable.regular import is_named, special_kind
 from waltzctl.engine.durable.relocation import DELETING, relocate
-from waltzctl.engine.errors import DiskFullError, DiskReadError, RefusedError
+from waltzctl.engine.errors import DiskError, DiskFullError, DiskReadError, RefusedError
 from waltzctl.engine.log.view import partition_number, view_partition
 from waltzctl.engine.storage.assignment import put_aside_path, retired_place
 from waltzctl.engine.storage.availability_marks import forget_availability
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.fences import forget_fence
 from waltzctl.engine.storage.loss_ledger import forget_partition
-from waltzctl.formats.control import FLAG_AVAILABLE
+from waltzctl.formats.control import FLAG_AVAILABLE, NEVER
+
+
+def check_directory(place: Path, number: int, *, back_in: Path | None = None) -> None:
+    """Raise RefusedError when something is where a partition's directory stands, or is put aside, and is none; DiskReadError.
+
+    What leads to a disk that is not mounted, or cannot be examined, is there: an empty partition beside it would have lost it.
+    `back_in`: where it is moved to next; a relative link, which an earlier version put aside, leads from there.
+    """
+    if disk.is_directory(place) or not is_named(place):
+        return
+    if back_in is None or not place.is_symlink() or not disk.is_directory(back_in / os.readlink(place)):
+        raise RefusedError(
+            f"{place}: it is {special_kind(place) or 'a file'}, not a directory",
+            advice=f"mount what it leads to, or bring the directory of partition {number} back",
+        )
 
 
 def check_put_aside(storage: Path, number: int) -> None:
@@ -32,7 +48,7 @@ def check_put_aside(storage: Path, number: int) -> None:
             f"{storage / str(number)}: the directory of partition {number} is lost, so that there is nothing to put aside",
             advice="bring it back, or take the partition away with its files deleted",
         )
-    if os.path.lexists(target):
+    if is_named(target):
         raise RefusedError(
             f"{target}: files of partition {number} were put aside here before",
             advice="move one of the two away by hand",
@@ -44,10 +60,7 @@ def _refuse_elsewhere(directory: Path, *, moved_back: bool) -> None:
 
     `moved_back`: the directory is only put aside; an absolute link is then accepted, as it leads to the same place when moved.
     """
-    try:
-        linked = directory.is_symlink()
-    except OSError as error:
-        raise DiskReadError(directory, None, error, doing="look at") from error
+    linked = _is_link(directory)
     if linked and not (moved_back and os.path.isabs(os.readlink(directory))):
         what = "it is a symbolic link"
     elif not linked and is_mount(directory):
@@ -120,8 +133,13 @@ def empty_deleted(storage: Path, number: int) -> None:
     _empty(retired_place(storage, DELETING, number))
 
 
-def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:
+def finish_deletions(
+    storage: Path, control: OpenControlFile, only: Collection[int] | None = None
+) -> dict[int, DiskError]:
     """Finish every deletion that was begun; with `only`, those of these partitions.  Raises DamageError, DiskError.
+
+    Returns the errors for which files could not be removed, by partition: nothing is stored about these any more, and they cannot
+    be assigned again before the disk lets the rest go.  No other partition waits for that.
 
     Order for each partition:
 
@@ -135,9 +153,10 @@ def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[i
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:
-        return
+        return {}
     except OSError as error:
         raise DiskReadError(directory, None, error, doing="list") from error
+    failed: dict[int, DiskError] = {}
     for name in names:
         number = partition_number(name)
         if number is None or number >= control.num_partitions:
@@ -149,14 +168,18 @@ def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[i
         except DiskFullError:
             _empty(directory / name)
             _forget(storage, control, number)
-        _delete(directory / name)
+        try:
+            _delete(directory / name)
+        except DiskError as error:
+            failed[number] = error
+    return failed
 
 
 def _forget(storage: Path, control: OpenControlFile, number: int) -> None:
     """Delete everything stored about a partition outside its directory; may be repeated."""
     info = control.info(number)
     current = info.current_struct
-    forgotten = current is not None and current.marks == (-1, -1, -1) and current.flags in (None, FLAG_AVAILABLE)
+    forgotten = current is not None and current.marks == NEVER and current.flags in (None, FLAG_AVAILABLE)
     if not forgotten and info.stored_partition == number and not (storage / str(number)).is_dir():
         control.reset(number)
     forget_fence(storage, control.num_partitions, number)
@@ -165,14 +188,25 @@ def _forget(storage: Path, control: OpenControlFile, number: int) -> None:
 
 
 def _empty(directory: Path) -> None:
-    if directory.is_symlink():  # moved there by an earlier version: the link's target is kept
+    if _is_link(directory):  # moved there by an earlier version: the link's target is kept
         return
-    for name in sorted(os.listdir(directory)):
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        raise DiskReadError(directory, None, error, doing="list") from error
+    for name in names:
         disk.unlink(directory / name)
 
 
+def _is_link(directory: Path) -> bool:
+    try:
+        return directory.is_symlink()
+    except OSError as error:
+        raise DiskReadError(directory, None, error, doing="look at") from error
+
+
 def _delete(directory: Path) -> None:
-    if directory.is_symlink():
+    if _is_link(directory):
         disk.unlink(directory)
     else:
         _empty(directory)

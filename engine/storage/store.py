@@ -16,7 +16,7 @@ from waltzctl.engine.log.view import PartitionView, read_control, read_infos, vi
 from waltzctl.engine.storage.availability_marks import AVAILABILITY_FILE_NAME
 from waltzctl.engine.storage.journal_state import STATE_NAME as JOURNAL_STATE_NAME
 from waltzctl.engine.storage.loss_ledger import LEDGER_NAME
-from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, PartitionInfo
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, PartitionInfo, struct_in_force
 from waltzctl.formats.fence import FENCE_FILE_NAME
 
 
@@ -57,9 +57,8 @@ def partition_states(entry: QuarantineEntry) -> tuple[PartitionLeft, ...]:
 
 def marks_of(control: ControlFile | None, partition: int) -> Marks | None:
     """Session and marks in force; None where there are none."""
-    if control is None or partition >= len(control.partitions):
-        return None
-    return _marks(control.partitions[partition])
+    current = struct_in_force(control, partition)
+    return None if current is None else current.marks
 
 
 def _marks(info: PartitionInfo | None) -> Marks | None:

@@ -12,6 +12,7 @@ import pytest
 from tests.backup.vaults import backup, findings, records_of, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
 from tests.pages.stores import disk_full_after
+from tests.storage.support import put_aside_behind_a_link
 from waltzctl.engine.backup import backup_creation, section_planner
 from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_difference import SectionDifference, differences
@@ -358,6 +359,26 @@ def test_a_partition_that_was_asked_for_and_is_lost_is_not_left_out(tmp_path: Pa
             create_backup(place, source, partitions=frozenset(asked))
     assert list(VaultReader.open(place).heads()) == []
     assert [one.partition for one in create_backup(place, source, partitions=frozenset({0})).partitions] == [0]
+
+
+def test_a_partition_that_was_put_aside_on_another_disk_is_backed_up(tmp_path: Path) -> None:
+    """It was left out, as one that has no file; and where its disk is not mounted, the backup says that it lacks something."""
+    source = build_directory(tmp_path / "s", {0: 5, 1: 40}, layout=Layout.DOCUMENTED)
+    put_aside_behind_a_link(source, tmp_path / "disk", 1)
+    files = digest(tmp_path / "disk" / "1")
+    kept = vault(tmp_path)
+    assert backup(kept, source).damaged == 0
+    back = restored(kept, "latest", tmp_path / "restored")
+    aside = ".waltzctl/unassigned/1/"
+    assert {name.removeprefix(aside): each for name, each in back.items() if name.startswith(aside)} == files
+    *_, summary = verify([tmp_path / "restored"])
+    assert isinstance(summary, VerifySummary)
+    assert summary.status == "clean"
+    (tmp_path / "disk").rename(tmp_path / "away")
+    assert backup(kept, source).damaged == 1
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert backup(kept, source).damaged == 0
+    assert restored(kept, "latest", tmp_path / "again") == back
 
 
 def test_a_vault_does_not_back_itself_up(tmp_path: Path, source: Path) -> None:

@@ -16,6 +16,7 @@ from tests.backup.vaults import backup, restored, settle, vault
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import invoke
+from tests.storage.support import unexaminable
 from waltzctl.engine.backup import backup_creation
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.regular import is_named, special_kind
@@ -36,28 +37,10 @@ def storage(tmp_path: Path) -> Path:
     return settle(build_directory(tmp_path / "storage", {0: 60, 1: 20}, local_low_water_mark=9))
 
 
-def fail(patch: pytest.MonkeyPatch, *paths: Path, error: int = errno.EIO, times: int = 1 << 30) -> None:
-    """``stat`` of these paths fails: a bad block of inodes hides a segment's data file and its index."""
-    hidden, left = {os.fspath(one) for one in paths}, times
-
-    def failing(call: Any) -> Any:
-        def examine(path: Any, *arguments: Any, **named: Any) -> Any:
-            nonlocal left
-            if left and not isinstance(path, int) and os.fspath(path) in hidden:
-                left -= 1
-                raise OSError(error, os.strerror(error), os.fspath(path))
-            return call(path, *arguments, **named)
-
-        return examine
-
-    patch.setattr(os, "stat", failing(os.stat))
-    patch.setattr(os, "lstat", failing(os.lstat))
-
-
 def test_an_end_of_the_log_is_not_hidden(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, hidden = digest(storage), (segment_of(storage, 0, 50), index_of(storage, 0, 50))
     with monkeypatch.context() as patch:
-        fail(patch, *hidden)
+        unexaminable(patch, *hidden)
         for command in ("verify", "status", "stats"):
             answer = invoke(command, storage, "--format", "ndjson")
             assert (answer.status, command) == (4, command)
@@ -83,7 +66,7 @@ def test_a_backup_leaves_out_no_file_that_could_not_be_examined(
     hidden = segment_of(storage, 0, 50)
     for times in range(1, 20):
         with monkeypatch.context() as patch:
-            fail(patch, hidden, error=error, times=times)
+            unexaminable(patch, hidden, error=error, times=times)
             answer = invoke("backup", "create", kept, storage)
         assert answer.status in (0, 14)
         if answer.status:
@@ -101,7 +84,7 @@ def test_a_blob_file_that_cannot_be_examined_costs_no_backup_that_is_in_others(
     with monkeypatch.context() as patch:
         patch.setattr(backup_creation, "VAULT_OPTIONS", replace(VAULT_OPTIONS, blob_limit=8192))
         backup(kept, settle(build_directory(tmp_path / "other", {0: 70}, local_low_water_mark=9)))
-    fail(monkeypatch, max((kept / "blob").iterdir()))
+    unexaminable(monkeypatch, max((kept / "blob").iterdir()))
     assert invoke("backup", "verify", kept).status == 14
     assert len(invoke("backup", "list", kept, "--format", "ndjson").only("backup")) == 2
     assert invoke("verify", f"vault:{kept}::{first['id']}").status == 0
@@ -117,7 +100,7 @@ def test_a_segment_to_be_written_again_that_cannot_be_examined_stays_noted(
     (storage / disk.STATE_DIRECTORY).mkdir(exist_ok=True)
     note_failed_sync(storage, 0)
     with monkeypatch.context() as patch:
-        fail(patch, name(storage, 0, 50), times=times)
+        unexaminable(patch, name(storage, 0, 50), times=times)
         with pytest.raises(DiskReadError, match="cannot examine"):
             settle_partition(storage / "0", 0)
         assert sync_failed(storage, 0)
@@ -130,10 +113,10 @@ def test_a_manifest_leaves_out_no_file_that_cannot_be_examined(
 ) -> None:
     names = set(listing(storage))
     with monkeypatch.context() as patch:
-        fail(patch, segment_of(storage, 0, 50), times=1)
+        unexaminable(patch, segment_of(storage, 0, 50), times=1)
         assert set(listing(storage)) == names
     with monkeypatch.context() as patch:
-        fail(patch, segment_of(storage, 0, 50))
+        unexaminable(patch, segment_of(storage, 0, 50))
         assert invoke("verify", storage, "--manifest", tmp_path / "manifest").status == 14
     assert not (tmp_path / "manifest").exists()
 
@@ -143,7 +126,7 @@ def test_what_one_glance_missed_is_seen_by_another_or_told(storage: Path, monkey
     hidden, told = (segment_of(storage, 0, 50), index_of(storage, 0, 50)), 0
     for times in range(1, 12):
         with monkeypatch.context() as patch:
-            fail(patch, *hidden, times=times)
+            unexaminable(patch, *hidden, times=times)
             answer = invoke("verify", storage, "--format", "ndjson")
         (summary,) = answer.only("verify-summary")
         assert (answer.status, summary["records"]) in ((0, 80), (4, 80), (4, 70))
@@ -157,7 +140,7 @@ def test_only_what_says_that_nothing_is_there_counts_as_nothing(
     path = tmp_path / "x"
     for error, there in ((errno.ENOENT, False), (errno.ENOTDIR, False), (errno.EIO, True), (errno.EACCES, True)):
         with monkeypatch.context() as patch:
-            fail(patch, path, error=error)
+            unexaminable(patch, path, error=error)
             assert (is_named(path), special_kind(path) is not None) == (there, there)
 
 
@@ -199,7 +182,7 @@ def test_a_partition_whose_records_are_not_given_up_has_no_step_that_gives_other
     damage_record(segment_of(storage, 0, 0), 20)
     damage_record(segment_of(storage, 0, 50), 5)
     index_of(storage, 1, 0).unlink()
-    fail(monkeypatch, segment_of(replica, 0, 50))
+    unexaminable(monkeypatch, segment_of(replica, 0, 50))
     arguments = ("recover", storage, "--from", replica, "--allow-data-loss", "--format", "ndjson")
     (plan,) = invoke(*arguments, "--dry-run").only("plan")
     assert {one["partition"] for one in plan["steps"]} == {1}
@@ -223,7 +206,7 @@ def test_a_replica_whose_end_cannot_be_examined_does_not_vote_for_an_earlier_one
             one.unlink()
             one.mkdir()
     else:
-        fail(monkeypatch, *files[: 2 - with_index])
+        unexaminable(monkeypatch, *files[: 2 - with_index])
     answer = invoke("compare", storage, second, third, "--plan-dir", tmp_path / "plans", "--format", "ndjson")
     found = answer.only("partition-comparison")[0]
     assert [one["cut_after"] for one in found["replicas"]] == [None] * 3
@@ -258,7 +241,9 @@ def test_what_stands_in_a_file_of_a_replica_that_cannot_be_examined_is_not_given
             away.rename(tmp_path / "elsewhere")
             away.symlink_to(tmp_path / "unmounted" / "elsewhere")
         else:
-            fail(patch, away, index_of(replica, 0, hidden), error=errno.EIO if how == "unexaminable" else errno.EACCES)
+            unexaminable(
+                patch, away, index_of(replica, 0, hidden), error=errno.EIO if how == "unexaminable" else errno.EACCES
+            )
         if hidden == 0:
             assert_nothing_is_given_up(storage, replica, away)
         else:
@@ -331,7 +316,7 @@ def test_a_partition_that_is_left_takes_no_part_in_the_repair_of_the_control_fil
     raw = bytearray(path.read_bytes())
     raw[place + 4] ^= 1
     path.write_bytes(raw)
-    fail(monkeypatch, segment_of(replica, 0, 0))
+    unexaminable(monkeypatch, segment_of(replica, 0, 0))
     arguments = ("recover", storage, "--from", replica, "--allow-data-loss", "--format", "ndjson")
     (plan,) = invoke(*arguments, "--dry-run").only("plan")
     assert [one["action"] for one in plan["steps"]] == ["write-control-struct"]

@@ -15,7 +15,7 @@ from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg, swap
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Code, Finding
-from waltzctl.engine.inspect import dump_chunks, partition_runs
+from waltzctl.engine.inspect import dump_chunks, segment_order
 from waltzctl.engine.inspect.dump import (
     DumpedRecord,
     IndexEntry,
@@ -118,8 +118,8 @@ def test_of_another_machines_files_a_few_headers_are_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, most: int, first: int, found: bool
 ) -> None:
     """Of a range that goes on to the end."""
-    monkeypatch.setattr(partition_runs, "REMOTE_HEADERS", most)
-    monkeypatch.setattr(partition_runs.places, "on_this_machine", lambda path: here)
+    monkeypatch.setattr(segment_order, "REMOTE_HEADERS", most)
+    monkeypatch.setattr(segment_order.places, "on_this_machine", lambda path: here)
     storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=SIZE)
     swap(seg(storage, 0, 0), seg(storage, 0, 30))
     shown = ids(list(dump_records(age(storage), first=first)))
@@ -129,13 +129,13 @@ def test_of_another_machines_files_a_few_headers_are_asked(
 def test_where_names_are_right_a_range_opens_no_other_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=SIZE)
     asked: list[int] = []
-    real = partition_runs.begins_with
+    real = segment_order.begins_with
 
     def begins_with(job: SegmentJob, *, own: bool = False) -> int:
         asked.append(job.first)
         return real(job, own=own)
 
-    monkeypatch.setattr(partition_runs, "begins_with", begins_with)
+    monkeypatch.setattr(segment_order, "begins_with", begins_with)
     assert ids(list(dump_records(age(storage), first=12, last=15))) == [12, 13, 14, 15]
     assert asked == [10]
     asked.clear()

@@ -52,11 +52,12 @@ from waltzctl.engine.inspect.dump import dump_control
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import dump_records
 from waltzctl.engine.inspect.partition_checks import PartitionContext, placement_findings
-from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
+from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.record_checks import RangeScan, UnreadablePlace
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.segment_order import Span
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
@@ -188,7 +189,7 @@ def test_segments_of_which_nothing_is_wanted_join_all_the_same(
     ],
 )
 def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Span, held: list[int]) -> None:
-    assert [one.first for one in opened(storage).holding(span)] == held
+    assert [one.first for one in opened(storage).order.holding(span)] == held
 
 
 @pytest.mark.turns(3)

@@ -24,10 +24,11 @@ from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import dump_records
 from waltzctl.engine.inspect.partition_checks import PartitionContext, join_findings
-from waltzctl.engine.inspect.partition_runs import PartitionRun, Span
+from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.segment_order import Span
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.unread_losses import _held, _meets, losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions

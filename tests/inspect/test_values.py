@@ -23,11 +23,12 @@ from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.directory_manifest import ManifestPartition
 from waltzctl.engine.inspect.partition_checks import PartitionContext, placement_findings
-from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
+from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.record_checks import RangeScan
 from waltzctl.engine.inspect.segment_checks import SegmentCheck, in_order
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.segment_order import Span
 from waltzctl.engine.inspect.storage_checks import ledger_findings, storage_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
@@ -146,7 +147,7 @@ def test_what_is_to_be_checked_of_a_segment() -> None:
         SegmentJob(STORAGE / "0", 10, last=False, following=20, **common),  # type: ignore[arg-type]
         SegmentJob(STORAGE / "0", 20, last=True, following=None, **common),  # type: ignore[arg-type]
     )
-    assert one.entries == {0: 10, 10: 10, 20: 10, 31: 0}
+    assert one.order.entries == {0: 10, 10: 10, 20: 10, 31: 0}
     assert one.listed_alone() == []
 
 
@@ -172,14 +173,14 @@ def test_what_is_to_be_checked_of_a_segment() -> None:
 )
 def test_which_segments_may_hold_records(segments: Sequence[SegmentView], span: Span, held: list[int]) -> None:
     """A name is believed where the index in front of it leads up to it."""
-    assert [one.first for one in run_of(segments).holding(span)] == held
+    assert [one.first for one in run_of(segments).order.holding(span)] == held
 
 
 def test_what_indexes_alone_list() -> None:
     one = run_of([segment(0), segment(10, None, 0), segment(20, None, 3), segment(30, None, 1)])
     assert one.listed_alone() == [(20, 23), (30, 31)]
     assert run_of(None).listed_alone() == []
-    assert run_of(None).entries == {}
+    assert run_of(None).order.entries == {}
 
 
 @pytest.mark.parametrize(

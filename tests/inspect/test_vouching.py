@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
@@ -15,9 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.builders import build_directory, digest, make_records, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, run, seg
+from tests.storage.support import put_aside_behind_a_link, unexaminable
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.errors import InvalidRequestError, RefusedError, WaltzError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import split_segments, verify, vouching
 from waltzctl.engine.inspect.directory_manifest import (
@@ -113,6 +116,19 @@ def test_our_own_state_is_left_out_but_for_partitions_that_were_put_aside(tmp_pa
     flip(path / ".waltzctl/unassigned/1/0000000000000000000.seg", 200)
     findings, _ = check(path, manifest)
     assert codes(findings) == ["manifest-differs"]
+
+
+def test_a_partition_that_was_put_aside_on_another_disk_is_named(tmp_path: Path, manifest: Path) -> None:
+    """It was left out, and the manifest matched when it was gone."""
+    path = build_directory(tmp_path / "s", {0: 30, 1: 10}, layout=Layout.DOCUMENTED, local_low_water_mark=5)
+    put_aside_behind_a_link(path, tmp_path / "disk", 1)
+    names = {one.name for one in written(path, manifest).files}
+    aside = {f".waltzctl/unassigned/1/0000000000000000000.{suffix}" for suffix in ("seg", "idx")}
+    assert {name for name in names if name.startswith(disk.STATE_DIRECTORY)} == aside
+    (tmp_path / "disk").rename(tmp_path / "away")
+    findings, summary = check(path, manifest)
+    assert codes(findings) == ["manifest-missing-file"] * 2
+    assert summary.manifest == "differs"
 
 
 def lose(storage: Path) -> None:
@@ -347,6 +363,23 @@ def test_time_that_is_over_leaves_no_file_and_compares_nothing(storage: Path, ma
     written(storage, manifest)
     _, summary = check(storage, manifest, max_duration=0)
     assert (summary.complete, summary.manifest) == (False, "not-compared")
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+def test_a_manifest_that_cannot_be_examined_is_not_replaced_by_one_of_what_is_there_now(
+    storage: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """Not either where it can be examined again before the verification ends."""
+    written(storage, manifest)
+    before = manifest.read_bytes()
+    with StorageDirectory.open(storage) as opened:
+        opened.partition(0).append(make_records(1, first=30))
+    for times in (*range(1, 8), 1 << 30):
+        with monkeypatch.context() as patch:
+            unexaminable(patch, manifest, error=error, times=times)
+            with contextlib.suppress(DiskReadError):
+                assert check(storage, manifest)[1].manifest == "matches"
+        assert manifest.read_bytes() == before
 
 
 def test_it_never_lies_inside_and_never_replaces_another_file(storage: Path, manifest: Path) -> None:

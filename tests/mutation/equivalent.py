@@ -186,8 +186,8 @@ _STORAGE = (
     Equivalent(
         "engine/storage/retired.py",
         "_empty",
-        "for name in sorted(os.listdir(directory)):",
-        "for name in list(os.listdir(directory)):",
+        "names = sorted(os.listdir(directory))",
+        "names = list(os.listdir(directory))",
         "any order will do; this one is the same every time",
     ),
     Equivalent(

@@ -171,7 +171,10 @@ FIRST: tuple[Slip, ...] = (
         except DiskFullError:
             _empty(directory / name)
             _forget(storage, control, number)
-        _delete(directory / name)
+        try:
+            _delete(directory / name)
+        except DiskError as error:
+            failed[number] = error
 """,
         """        _delete(directory / name)
         _forget(storage, control, number)

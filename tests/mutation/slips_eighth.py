@@ -29,7 +29,7 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/directory.py",
-        "                finish_deletions(self.path, self._control, (number,))\n            info = self._control.info(number)\n",
+        "                self._finish_deletion(number, (number,))\n            info = self._control.info(number)\n",
         "                pass\n            info = self._control.info(number)\n",
         (f"{_RETIRED}::test_a_deletion_that_failed_is_finished_before_the_partition_begins_anew",),
         "the next start finishes the deletion of an old partition with the fence of the new one, and a replaced server is let in",

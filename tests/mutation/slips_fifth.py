@@ -224,8 +224,8 @@ FIFTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/salvage_sources.py",
-        "if target.is_relative_to(os.path.realpath(source)):",
-        "if target.is_relative_to(os.path.abspath(source)):",
+        "if target.is_relative_to(os.path.realpath(place)):",
+        "if target.is_relative_to(os.path.abspath(place)):",
         ("tests/repair/test_salvage_safety.py",),
         "salvage writes into its own source, over what was deleted there, when the source is named by a link",
     ),

@@ -132,8 +132,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "        finish_deletions(self.path, self._control, wanted)\n",
-        "        finish_deletions(self.path, self._control)\n",
+        "finish_deletions(self.path, self._control, wanted).items():",
+        "finish_deletions(self.path, self._control).items():",
         _OF_DIRECTORY,
         "who opens one partition deletes another one",
     ),

@@ -18,7 +18,7 @@ _VOUCHED = ("tests/inspect/test_manifest_values.py", "tests/inspect/test_one_ste
 
 INSPECT: tuple[Slip, ...] = (
     Slip(
-        "engine/inspect/partition_runs.py",
+        "engine/inspect/segment_order.py",
         "return named if all(begins_with(job) == job.first for job in asked) else self.jobs",
         "return named",
         ("tests/inspect/test_dump.py", "tests/spark/test_pushdown.py"),

@@ -42,7 +42,7 @@ SALVAGES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/store_kinds.py",
-        " and not os.path.lexists(path / CONTROL_FILE_NAME)",
+        " and not is_named(path / CONTROL_FILE_NAME)",
         "",
         ("tests/repair/test_salvage_control.py",),
         "a storage directory is taken for a store of pages",

@@ -362,7 +362,7 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/assignment.py",
-        "if current is not None and current.marks != _INITIAL:",
+        "if current is not None and current.marks != NEVER:",
         "if current is not None and current.marks[2] != _INITIAL[2]:",
         _STEP,
         "a partition whose directory is lost counts as one that never was here",

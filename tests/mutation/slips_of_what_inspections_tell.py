@@ -228,7 +228,7 @@ INSPECTIONS: tuple[Slip, ...] = (
         "an accepted loss that came back is told as lost",
     ),
     Slip(
-        "engine/inspect/partition_runs.py",
+        "engine/inspect/segment_order.py",
         "        return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))",
         "        return self.jobs",
         (

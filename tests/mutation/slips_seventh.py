@@ -213,9 +213,9 @@ SEVENTH: tuple[Slip, ...] = (
         "what a process left unsynced is served, and a power loss takes back what others have seen",
     ),
     Slip(
-        "engine/storage/store.py",
-        "if control is None or partition >= len(control.partitions):",
-        "if control is None or partition > len(control.partitions):",
+        "formats/control.py",
+        "partition is None or not 0 <= partition < len(control.partitions):",
+        "partition is None or not 0 <= partition <= len(control.partitions):",
         ("tests/storage/test_store.py::test_how_the_partitions_are",),
         "a repair in the directory behind the last partition ends with an error of the program",
     ),
@@ -277,7 +277,7 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/store_kinds.py",
-        "return os.path.isdir(path / WAL_DIRECTORY) and not os.path.lexists(path / CONTROL_FILE_NAME)",
+        "return os.path.isdir(path / WAL_DIRECTORY) and not is_named(path / CONTROL_FILE_NAME)",
         "return os.path.isdir(path / WAL_DIRECTORY)",
         ("tests/repair/test_salvage_control.py::test_a_storage_directory_is_no_page_store_whatever_else_lies_in_it",),
         "a storage directory with a directory of that name in it is undone as a page store, while a node may have it open",

@@ -86,7 +86,7 @@ SIXTH: tuple[Slip, ...] = (
         "a dump of a range goes on behind its end, and whoever joins two of them has records twice",
     ),
     Slip(
-        "engine/inspect/partition_runs.py",
+        "engine/inspect/segment_order.py",
         "behind.first <= first and leads",
         "behind.first <= first + 1 and leads",
         ("tests/inspect/test_last_steps.py::test_segments_whose_names_bound_them_are_not_opened",),

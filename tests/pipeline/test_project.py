@@ -22,6 +22,7 @@ from jsonschema import Draft202012Validator
 
 from tests.builders import build_directory
 from tests.cli.running import ROOT, invoke
+from tests.storage.support import unexaminable
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DirectoryLockedError,
@@ -942,6 +943,31 @@ def test_a_record_of_refreshes_that_cannot_be_read_is_not_taken_for_missing(
         with pytest.raises(OSError, match="Input/output error"):
             run_recovery.unfinished_refreshes(project)
     assert run_recovery.unfinished_refreshes(project) == ("transactions", "state")
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+def test_state_whose_checkpoint_cannot_be_examined_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """The files went, and the query went on behind a checkpoint that says what was in them."""
+    create_project(tmp_path / "p", ["/n"])
+    project = open_project(tmp_path / "p")
+    assert project.storage_path is not None
+    checkpoint, files = project.storage_path / "_checkpoints" / "state", project.directory / "state"
+    for one in (checkpoint, files):
+        one.mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        unexaminable(patch, checkpoint, error=error)
+        with pytest.raises(
+            PipelineError, match=f"{checkpoint}: it cannot be removed, .*{os.strerror(error)}"
+        ) as failed:
+            run_recovery.remove_state(project)
+    assert failed.value.status == "io-error"
+    assert checkpoint.is_dir()
+    assert files.is_dir()
+    run_recovery.remove_state(project)
+    assert not checkpoint.exists()
+    assert not files.exists()
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["new", "an empty directory"])

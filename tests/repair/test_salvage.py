@@ -16,17 +16,19 @@ from hypothesis import strategies as st
 from tests.builders import CREATED, KEY, build_directory, digest, make_records, segment_header
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.salvage_cases import OTHER, assert_adds_up, assert_clean, data_file, records_in, without
-from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, NotWaltzError
+from tests.storage.support import put_aside_behind_a_link
+from waltzctl.engine.errors import DiskReadError, DiskWriteError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.salvage import IdRange, salvage
 from waltzctl.engine.repair.salvage_attribution import request_ids_agree
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.repair.salvage_runs import SalvageRun
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout, decode_control, initial_control
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import Record, encode_records, pack_record_header
+from waltzctl.formats.segment import Record, encode_records, pack_record_header, segment_name
 
 
 def state(path: Path) -> dict[str, tuple[str, int]]:
@@ -488,6 +490,29 @@ def test_a_directory_stands_for_everything_below_it_and_links_are_not_followed(t
     report = salvage([tmp_path / "source"], to=tmp_path / "to")
     assert (report.sources, report.written) == (2, 5)
     assert salvage([deep / "link"], to=tmp_path / "linked").written == 5  # named by the caller, it is meant
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_what_a_storage_directory_has_on_another_disk_is_read(tmp_path: Path, aside: bool) -> None:
+    """A node, verify and repairs follow these links; the records were left out, and "nothing missing" was the answer."""
+    source = build_directory(tmp_path / "source", {0: 5, 1: 50}, local_low_water_mark=-1, layout=Layout.DOCUMENTED)
+    other = tmp_path / "disk"
+    put_aside_behind_a_link(source, other, 1)
+    if not aside:
+        with StorageDirectory.open(source) as opened:
+            opened.assign(1)
+    data = source / "0" / segment_name(0)
+    data.rename(other / "x.seg")
+    data.symlink_to(other / "x.seg")
+    (source / "0" / "again.seg").symlink_to(data)  # the same file is read once
+    report = salvage([source], to=tmp_path / "to")
+    assert (report.written, report.duplicates, report.exit_status_name) == (55, 0, "clean")
+    with pytest.raises(InvalidRequestError, match="lies inside the source"):
+        salvage([source], to=other / "1" / "to")
+    other.rename(tmp_path / "away")
+    with pytest.raises(DiskReadError, match="cannot list: No such file") as refused:
+        salvage([source], to=tmp_path / "again")
+    assert "mount what the link leads to" in (refused.value.advice or "")
 
 
 def test_a_source_that_is_named_twice_is_read_once(tmp_path: Path) -> None:

@@ -251,8 +251,11 @@ def test_a_worker_tells_bytes_and_a_packet_that_begins_again_does_not_count_twic
 
 @pytest.mark.parametrize(
     ("master", "asked"),
-    [("yarn", None), ("k8s://h:1", None), ("spark://h:7077,i:7077", "h"), ("sc://h:1/;token=x", "h"), ("sc://h", "h")],
-)
+    [
+        ("yarn", None), ("k8s://h:1", None), ("spark://h:7077,i:7077", "h"), ("sc://h:1/;token=x", "h"), ("sc://h", "h"),
+        ("sc://h/;token=x", "h"), ("spark://h,i", "h"),
+    ],
+)  # fmt: skip
 def test_workers_are_told_the_address_that_their_master_sees(
     monkeypatch: pytest.MonkeyPatch, master: str, asked: str | None
 ) -> None:

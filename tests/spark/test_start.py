@@ -270,6 +270,7 @@ def test_a_master_is_looked_for_and_one_of_several_will_do(monkeypatch: pytest.M
         ("spark://h", [("h", 7077)]),
         ("sc://h/x", [("h", 15002)]),
         ("spark://[::1]:9,i:x", [("::1", 9), ("i:x", 7077)]),
+        ("sc://h:\N{SUPERSCRIPT TWO}", [("h:\N{SUPERSCRIPT TWO}", 15002)]),
     ):
         asked.clear()
         with pytest.raises(ClusterError) as caught:
@@ -278,6 +279,12 @@ def test_a_master_is_looked_for_and_one_of_several_will_do(monkeypatch: pytest.M
         host, port = expected[-1]
         assert str(caught.value).startswith(f"{where}: nobody answers: {host}:{port}: Connection refused")
     assert {one[1] for one in asked} == {10.0}
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_a_master_with_an_impossible_name_is_told_as_one_that_does_not_answer(host: str) -> None:
+    with pytest.raises(ClusterError, match=f"nobody answers: {host}:7077: no possible address"):
+        start._check_master(f"spark://{host}")
 
 
 def test_what_java_says_while_it_starts_is_kept_from_its_first_byte_and_shown_when_it_fails() -> None:

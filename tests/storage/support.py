@@ -150,3 +150,30 @@ def listed_at_once(
     assert isinstance(body, (RecordListResponse, RecordHeaderListResponse))
     found = body.headers if isinstance(body, RecordHeaderListResponse) else body.records
     return WireRecords(len(found), frame[FRAME_HEADER.size + PREFIX.size + 4 :])
+
+
+def unexaminable(patch: pytest.MonkeyPatch, *paths: Path, error: int = errno.EIO, times: int = 1 << 30) -> None:
+    """``stat`` of these paths fails: a bad block of inodes hides a segment's data file and its index."""
+    hidden, left = {os.fspath(one) for one in paths}, times
+
+    def failing(call: Any) -> Any:
+        def examine(path: Any, *arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            if left and not isinstance(path, int) and os.fspath(path) in hidden:
+                left -= 1
+                raise OSError(error, os.strerror(error), os.fspath(path))
+            return call(path, *arguments, **named)
+
+        return examine
+
+    patch.setattr(os, "stat", failing(os.stat))
+    patch.setattr(os, "lstat", failing(os.lstat))
+
+
+def put_aside_behind_a_link(storage: Path, disk: Path, number: int) -> None:
+    """Put a partition of the documented layout aside whose directory is a link to another disk."""
+    disk.mkdir()
+    (storage / str(number)).rename(disk / str(number))
+    (storage / str(number)).symlink_to(disk / str(number))
+    with opened(storage) as held:
+        held.unassign(number, delete_files=False)

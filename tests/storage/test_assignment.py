@@ -10,14 +10,17 @@ from pathlib import Path, PurePath
 import pytest
 
 from tests.builders import KEY, build_directory, digest, make_records
-from tests.storage.support import codes, full_disk, opened
+from tests.storage.support import codes, full_disk, opened, put_aside_behind_a_link, unexaminable
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
-from waltzctl.engine.errors import DiskFullError, RefusedError
+from waltzctl.engine.errors import DiskFullError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.log.view import read_control
+from waltzctl.engine.repair.arguments import PartitionSetting
+from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.storage import assignment
 from waltzctl.engine.storage.assignment import assigned_here, is_hosted
 from waltzctl.formats.control import (
@@ -181,6 +184,55 @@ def test_a_lost_partition_can_be_taken_away_and_given_again(tmp_path: Path, layo
         assert not storage.partition(1).quarantined
     assert isinstance(list(verify((path,)))[-1], VerifySummary)
     assert found(path) == []
+
+
+def test_a_partition_that_was_put_aside_stays_so_while_its_disk_is_not_mounted(tmp_path: Path) -> None:
+    """It counted as assigned and lost: a node took it up again, and `recover --allow-data-loss` gave up all that it holds."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=Layout.DOCUMENTED)
+    put_aside_behind_a_link(path, tmp_path / "disk", 1)
+    (tmp_path / "disk").rename(tmp_path / "away")
+    before = digest(path)
+    assert found(path) == []
+    assert [one.health for one in storage_status(path).partitions] == ["ok", "unassigned"]
+    assert plan_recover(path, allow_data_loss=True).plan.steps == ()
+    aside, anew = path / ".waltzctl" / "unassigned" / "1", PartitionSetting(assigned=True, local_low_water_mark=-1)
+    with pytest.raises(RefusedError, match="a link that leads nowhere"):
+        plan_set_partition(path, partition=1, setting=anew, allow_data_loss=True)
+    with pytest.raises(RefusedError, match="a link that leads nowhere"):
+        plan_convert(path, layout=Layout.RELEASED)
+    with opened(path) as storage:
+        assert list(storage.partitions) == [0]
+        with pytest.raises(RefusedError, match=f"{aside}: it is a link that leads nowhere") as refused:
+            storage.assign(1)
+        assert "mount what it leads to" in (refused.value.advice or "")
+    after = digest(path)
+    assert {name: after[name] for name in before} == before
+    (tmp_path / "away").rename(tmp_path / "disk")
+    with opened(path) as storage:
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == 4
+
+
+def test_files_that_were_put_aside_and_cannot_be_examined_are_not_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Session and marks were reset, and an empty partition was made beside them; and nobody looked at the other partitions."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=Layout.DOCUMENTED)
+    with opened(path) as storage:
+        storage.unassign(1, delete_files=False)
+    before = digest(path)
+    with monkeypatch.context() as patch:
+        unexaminable(patch, path / ".waltzctl" / "unassigned" / "1")
+        assert found(path) == []
+        assert [one.health for one in storage_status(path).partitions] == ["ok", "unassigned"]
+        with opened(path) as storage:
+            assert list(storage.partitions) == [0]
+            with pytest.raises(DiskReadError):
+                storage.assign(1)
+    assert {name: each for name, each in digest(path).items() if name in before} == before
+    with opened(path) as storage:
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == 4
 
 
 def test_nobody_looks_for_where_a_partition_that_never_was_here_is_put_aside(

@@ -25,6 +25,7 @@ from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.node.outages import standing_outage
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.failed_syncs import forget_failed_sync, sync_failed
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER
 from waltzctl.formats.segment import ENTRY_SIZE, segment_name
@@ -435,28 +436,61 @@ def test_a_mending_in_whose_midst_the_disk_failed_begins_anew_when_it_is_well(
     assert allowed > 8
 
 
+@contextmanager
+def writing(monkeypatch: pytest.MonkeyPatch, path: Path) -> Iterator[list[bytes]]:
+    """What is written to a file meanwhile, and to one that is to replace it."""
+    written: list[bytes] = []
+
+    def observe(change: disk.Change) -> None:
+        if change.kind == "write" and Path(change.path).name.startswith(path.name):
+            written.append(change.data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "observer", observe)
+        yield written
+
+
 @pytest.mark.parametrize("suffix", [".seg", ".idx"])
+@pytest.mark.parametrize("noted", [True, False])
 def test_what_could_not_be_flushed_when_it_was_opened_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, noted: bool
 ) -> None:
-    """The system reports a failed flush once, and takes the file for clean then: what was in memory only counted as durable."""
+    """The system reports a failed flush once, and takes the file for clean then: what was in memory only counted as durable.
+
+    On a disk that took no file there is no note of it, and none is needed in the same process.
+    """
     build_directory(tmp_path, {0: 20})
     path = data_path(tmp_path).with_suffix(suffix)
     size, before = path.stat().st_size, path.read_bytes()
     with StorageDirectory.open(tmp_path, partitions=[]) as storage:
         with failing(monkeypatch, SYNCS, errno.EIO, 0, lambda name: name == str(path)):
             assert isinstance(storage.partition(0).failed, SyncFailedError)
-        written: list[bytes] = []
-
-        def observe(change: disk.Change) -> None:
-            if change.kind == "write" and Path(change.path).name.startswith(path.name):
-                written.append(change.data)
-
-        monkeypatch.setattr(disk, "observer", observe)
-        storage.reopen(0)
-        monkeypatch.setattr(disk, "observer", None)
+        if not noted:
+            forget_failed_sync(tmp_path, 0)
+        with writing(monkeypatch, path) as written:
+            storage.reopen(0)
         assert (storage.partition(0).failed, storage.partition(0).max_transaction_id) == (None, 19)
     assert (sum(map(len, written)), path.read_bytes()) == (size, before)
+
+
+@pytest.mark.parametrize("suffix", [".seg", ".idx"])
+def test_after_a_failed_append_each_file_is_written_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """The opening of the partition found the note, and wrote the index a second time."""
+    build_directory(tmp_path, {0: 20})
+    path = data_path(tmp_path).with_suffix(suffix)
+    with StorageDirectory.open(tmp_path) as storage:
+        fails = failing(monkeypatch, SYNCS, errno.EIO, 0, lambda name: name == str(data_path(tmp_path)))
+        with fails, pytest.raises(SyncFailedError):
+            storage.partition(0).append(make_records(1, first=20))
+        assert sync_failed(tmp_path, 0)
+        size = path.stat().st_size
+        with writing(monkeypatch, path) as written:
+            storage.reopen(0)
+        assert (storage.partition(0).failed, storage.partition(0).max_transaction_id) == (None, 19)
+        assert not sync_failed(tmp_path, 0)
+    assert sum(map(len, written)) == size
 
 
 @pytest.mark.parametrize("suffix", [".seg", ".idx"])

@@ -13,9 +13,10 @@ import pytest
 
 from tests.builders import build_directory, digest
 from tests.repair.trees import recording
-from tests.storage.support import LAYOUTS, opened
+from tests.storage.support import LAYOUTS, opened, unexaminable
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskFullError, DiskReadError, DiskWriteError, RefusedError
+from waltzctl.engine.errors import DiskError, DiskFullError, DiskReadError, DiskWriteError, RefusedError
+from waltzctl.engine.findings import Code
 from waltzctl.engine.storage.availability_marks import Availability, load_marks, save_marks
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.fences import SessionFences
@@ -289,6 +290,50 @@ def test_opening_finishes_what_was_begun(tmp_path: Path, layout: Layout) -> None
 
 
 @LAYOUTS
+@pytest.mark.parametrize("call", ["stat", "listdir", "unlink"])
+def test_a_deletion_that_the_disk_does_not_let_finish_keeps_no_other_partition_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout, call: str
+) -> None:
+    """A bad block under what a deletion left: no node started any more, and `append` wrote to no partition."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5, 2: 5}, layout=layout)
+    (path / ".waltzctl").mkdir()
+    for number in (1, 2):
+        begin_deletion(path, number)
+    left = path / ".waltzctl" / "deleting" / "1"
+    with monkeypatch.context() as patch:
+        if call == "stat":
+            unexaminable(patch, left)
+        else:
+            refusing(patch, call, left)
+        with opened(path) as storage:
+            assert [(one.code, one.partition) for one in storage.findings] == [(Code.READ_ERROR, 1)]
+            assert str(left) in storage.findings[0].message
+            assert list(storage.partitions) == [0]
+            storage.partition(0).check_writable()
+            with pytest.raises(DiskError):
+                storage.assign(1)
+            assert not (path / "1").exists()
+            storage.assign(2)
+            storage.unassign(2, delete_files=True)
+    with opened(path) as storage:
+        assert storage.findings == ()
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == -1
+
+
+def refusing(patch: pytest.MonkeyPatch, name: str, place: Path) -> None:
+    """A call fails (EIO) for a directory, or for what is in it."""
+    plain = getattr(os, name)
+
+    def call(path: str | Path, *given: object, **named: object) -> object:
+        if Path(path) == place or Path(path).parent == place:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return plain(path, *given, **named)
+
+    patch.setattr(os, name, call)
+
+
+@LAYOUTS
 @pytest.mark.parametrize("leads", ["relative", "absolute", "nowhere"])
 def test_what_lies_behind_a_link_is_not_deleted_by_halves(tmp_path: Path, layout: Layout, leads: str) -> None:
     """The link had moved, and could be neither listed nor removed: no node started any more."""
@@ -329,11 +374,12 @@ def test_a_link_that_was_put_away_before_stops_no_opening_and_begins_nothing_ane
         (path / str(number)).rename(path / ".waltzctl" / kind / str(number))
     with opened(path) as storage:
         assert list((path / ".waltzctl" / "deleting").iterdir()) == []
-        assert storage.partition(1).quarantined, "its directory is lost"
         if layout is Layout.RELEASED:
+            assert storage.partition(1).quarantined, "its directory is lost"
             storage.unassign(1, delete_files=False)
-            storage.assign(1)
-            assert storage.partition(1).max_transaction_id == 4
+        assert 1 not in storage.partitions
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == 4
     for name in ("1", "2"):
         assert any((tmp_path / "other" / name).iterdir())
 
