@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -42,6 +43,10 @@ class JobExecutor(Protocol):
 
     def schedule(self, job: Job) -> None:
         """Queue a job.  The caller ensures that it is not queued already."""
+        ...
+
+    def time(self) -> float:
+        """Seconds since any origin, by the clock of `call_later`; monotonic."""
         ...
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
@@ -154,6 +159,10 @@ class Executor:
         with self._lock:
             self._workers.remove(worker)
             self._start_worker(job)
+
+    def time(self) -> float:
+        """See `JobExecutor.time`."""
+        return time.monotonic()
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
         """See `JobExecutor.call_later`.  False: no thread can be started for it."""

@@ -87,7 +87,11 @@ class HostedStorage:
             file_system=FileSystem.of(storage.path) if options.flush_file_system else None,
         )
         self._passes = CommitPasses(
-            self._pool, self._flusher, shared=SharedCommits(self._encoder, log), journal=storage.journal
+            self._pool,
+            self._flusher,
+            shared=SharedCommits(self._encoder, log),
+            journal=storage.journal,
+            clock=self._pool.time,
         )
         probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_SPACE_PROBE_NAME)
         self._room = Room(probe, max_age=health.max_age)

@@ -81,6 +81,9 @@ class Pool:
     def schedule(self, job: Any) -> None:
         self.line.append(job)
 
+    def time(self) -> float:
+        return time.monotonic()
+
     def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
         if self.has_threads:
             self.later.append((seconds, call))

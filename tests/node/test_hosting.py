@@ -8,6 +8,7 @@ import ctypes
 import errno
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -106,6 +107,9 @@ def test_there_are_as_many_workers_as_partitions_and_two_up_to_a_bound(
 
 class Waiting(Pool):
     """Whose jobs are executed when the test says so."""
+
+    def time(self) -> float:
+        return time.monotonic()
 
     def call_later(self, seconds: float, call: object) -> bool:
         """Nothing hangs here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,9 @@ class Line:
 
     def schedule(self, job: Job) -> None:
         self.jobs.append(job)
+
+    def time(self) -> float:
+        return time.monotonic()
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
         """Nothing hangs here."""

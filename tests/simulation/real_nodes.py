@@ -81,6 +81,9 @@ class LoopExecutor:
         if again:
             self.schedule(job)
 
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
     def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
         asyncio.get_running_loop().call_later(seconds, self._call, call)
         return True
