@@ -62,15 +62,16 @@ def open_file(path: Path, create: bool) -> tuple[sqlite3.Connection, int]:
         try:
             # EXTRA, not FULL: a transaction ends with the removal of its journal, and FULL does not sync the directory behind it.
             # After a power failure the journal would be there again, and undo what was committed.
-            database.execute("PRAGMA synchronous = EXTRA")
+            _first_moment(database, "PRAGMA synchronous = EXTRA")  # reads the schema
             if create:
-                database.execute("BEGIN IMMEDIATE")
+                begin_writing(database)
                 if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     for statement in _SCHEMA:
                         database.execute(statement)
                 database.execute("COMMIT")
-            (application,) = database.execute("PRAGMA application_id").fetchone()
-            (version,) = database.execute("PRAGMA user_version").fetchone()
+            with reading(database):
+                (application,) = database.execute("PRAGMA application_id").fetchone()
+                (version,) = database.execute("PRAGMA user_version").fetchone()
             if (application, version) != (APPLICATION_ID, SCHEMA_VERSION):
                 raise NotWaltzError(
                     f"{path}: no metadata of a Waltz cluster, or of a version that this program does not know",
@@ -85,17 +86,35 @@ def open_file(path: Path, create: bool) -> tuple[sqlite3.Connection, int]:
 
 
 def begin_writing(database: sqlite3.Connection) -> None:
-    """Begin a transaction that writes; waits for those of other processes, `_BUSY_SECONDS` at most.
+    """Begin a transaction that writes; waits for those of other processes, `_BUSY_SECONDS` at most."""
+    _first_moment(database, "BEGIN IMMEDIATE")
 
-    A process that opens thousands of partitions has one transaction right behind the other, for minutes.  SQLite itself tries ten
-    times a second, and would hardly ever meet the moment between two: the sessions of all other processes would expire.
+
+@contextlib.contextmanager
+def reading(database: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that reads; waits, `_BUSY_SECONDS` at most, while another process commits."""
+    database.execute("BEGIN")
+    try:
+        _first_moment(database, "PRAGMA schema_version")  # the first read is what takes the lock
+        yield
+    finally:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+
+
+def _first_moment(database: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement in the first moment in which the locks of other processes let it.
+
+    A process that opens thousands of partitions has one transaction right behind the other, for minutes, and is in a commit
+    nearly all the time.  SQLite itself tries ten times a second, and would hardly ever meet the moment between two: the sessions
+    of all other processes would expire.
     """
     until = time.monotonic() + _BUSY_SECONDS
     database.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
             try:
-                database.execute("BEGIN IMMEDIATE")
+                database.execute(statement).fetchall()
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
                     raise

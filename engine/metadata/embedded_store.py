@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from waltzctl.engine.durable.disk import is_still_at
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.metadata import embedded_sessions
-from waltzctl.engine.metadata.embedded_file import begin_writing, open_file, translated_errors
+from waltzctl.engine.metadata.embedded_file import begin_writing, open_file, reading, translated_errors
 from waltzctl.engine.metadata.metadata_store import (
     ANY_VERSION,
     Change,
@@ -113,13 +113,13 @@ class EmbeddedStore:
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
         """See `MetadataStore`."""
-        data, state = await self._run(lambda: self._node(path))
+        data, state = await self._read(lambda: self._node(path))
         self._watch(path, state, watch)
         return data, state
 
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeState | None:
         """See `MetadataStore`."""
-        state = await self._run(lambda: self._state(path))
+        state = await self._read(lambda: self._state(path))
         self._watch(path, state, watch)
         return state
 
@@ -129,7 +129,7 @@ class EmbeddedStore:
         def read() -> tuple[ZnodeState, tuple[str, ...]]:
             return self._node(path)[1], self._children(path)
 
-        state, names = await self._run(read)
+        state, names = await self._read(read)
         self._watch(path, state, watch)
         return names
 
@@ -255,18 +255,28 @@ class EmbeddedStore:
             raise PeerUnreachableError(self.where, "the metadata is closed")
         return await self._loop.run_in_executor(self._thread, self._checked, work)
 
+    async def _read(self, work: Callable[[], T]) -> T:
+        """Run a function that only reads in the database's thread, in one transaction."""
+
+        def read() -> T:
+            self._extend_late_session()
+            with reading(self._database):
+                return work()
+
+        return await self._run(read)
+
     def _checked(self, work: Callable[[], T]) -> T:
         """In the database's thread: run a function on the file, if that is still the one at the path."""
         with translated_errors(self._path):
             self._check_file()
-            self._extend_late_session()
             return work()
 
     def _extend_late_session(self) -> None:
-        """In the database's thread: extend this process's session if half of its time is over.
+        """In the database's thread, before a read: extend this process's session if half of its time is over.
 
         Its heartbeat waits for this thread behind everything that was asked for before, which may be thousands of reads, each of
-        which waits for the transactions of other processes.
+        which waits for the transactions of other processes.  Changes extend it by themselves, and would wait twice for a file
+        that is kept locked.
         """
         session, left = self._session, self._session_deadline - self._loop.time()
         if session is not None and 0 < left < self._timeout / 2:
@@ -402,7 +412,7 @@ class EmbeddedStore:
         last, looks = None, 0
         while True:
             with contextlib.suppress(Exception):  # for instance MemoryError: no other task polls
-                (now,) = await self._run(lambda: self._database.execute("PRAGMA data_version").fetchone())
+                (now,) = await self._read(lambda: self._database.execute("PRAGMA data_version").fetchone())
                 looks += 1
                 if now != last or self._recheck or looks % _POLLS_PER_SESSION_CHECK == 0:
                     last, self._recheck = now, False
@@ -415,7 +425,7 @@ class EmbeddedStore:
         def changed() -> list[tuple[str, tuple[int, int] | None]]:
             return [key for key in watched if _versions(self._state(key[0])) != key[1]]
 
-        for key in await self._run(changed):
+        for key in await self._read(changed):
             for watch in self._watches.pop(key, ()):
                 watch()
 

@@ -23,7 +23,7 @@ from waltzctl.engine.net.metrics import NamedMetric
 from waltzctl.engine.net.metrics_json import Json, compact, indented, report
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.prometheus import exposition, prefers_text
-from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
+from waltzctl.engine.net.single_flight import OverdueError, SingleFlight, in_daemon_thread
 
 SERVICE_NAME = "waltzctl"
 """The name of this program in ``/buildinfo`` and the header ``Server``."""
@@ -170,10 +170,11 @@ class HttpPort(Generic[Report, Read]):
         """What `write` makes of the metrics, in a thread: with thousands of partitions it takes seconds.
 
         In the event loop no peer would be heard meanwhile, and a log server's session with the metadata could end.  Its only
-        deadline is that of the connection.  Raises RuntimeError when no thread can be started.
+        deadline is that of the connection.  The thread of a peer that has gone ends before the next one begins.  Raises
+        RuntimeError when no thread can be started.
         """
         async with self._writing:
-            return await SingleFlight(write, name="writing out the metrics").result(None)
+            return await in_daemon_thread(write, name="writing out the metrics")
 
 
 def _json(text: str, status: int = 200) -> web.Response:

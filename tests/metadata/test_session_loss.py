@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -423,14 +423,32 @@ def test_a_file_that_another_process_keeps_locked_is_waited_for_and_told(
     asyncio.run(test())
 
 
-def test_a_process_with_one_change_right_behind_the_other_keeps_no_other_process_from_its_turn(tmp_path: Path) -> None:
-    """As a log server that opens thousands of partitions: SQLite tries ten times a second, and sessions of others expired."""
+async def opened(store: EmbeddedStore) -> None:
+    await (await EmbeddedStore.open(Path(store.where))).close()
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        pytest.param(lambda store, number: store.create(f"n{number}"), id="change"),
+        pytest.param(lambda store, _: store.get(""), id="read"),
+        pytest.param(lambda store, _: store.children(""), id="children"),
+        pytest.param(lambda store, _: opened(store), id="opening"),
+    ],
+)
+def test_a_process_with_one_change_right_behind_the_other_keeps_no_other_process_from_its_turn(
+    tmp_path: Path, turn: Callable[[EmbeddedStore, int], Coroutine[Any, Any, object]]
+) -> None:
+    """As a log server that opens thousands of partitions: SQLite tries ten times a second, and sessions of others expired.
+
+    Nearly all the time of a change is that of its commit, in which nobody else can read, either.
+    """
     path, begun, done = tmp_path / "metadata", threading.Event(), threading.Event()
 
     def change() -> None:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
             while not done.is_set():
-                other.execute("BEGIN IMMEDIATE")
+                other.execute("BEGIN EXCLUSIVE")
                 begun.set()
                 time.sleep(0.6)
                 other.execute("ROLLBACK")
@@ -446,7 +464,7 @@ def test_a_process_with_one_change_right_behind_the_other_keeps_no_other_process
             for number in range(4):
                 await asyncio.to_thread(begun.wait)
                 before = time.monotonic()
-                await store.create(f"n{number}")
+                await turn(store, number)
                 waited.append(time.monotonic() - before)
         finally:
             done.set()
@@ -479,6 +497,35 @@ def test_a_session_outlasts_more_reads_than_its_timeout_has_time_for(
             assert not lost.done()
         finally:
             monkeypatch.undo()
+            await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_change_late_in_its_session_waits_once_for_a_file_that_is_kept_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a heartbeat does, which then tells that the session is lost: it extends the session itself."""
+    path = tmp_path / "metadata"
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True, session_timeout=60.0)
+        try:
+            await store.create_root()
+            await store.create("mine", ephemeral=True)
+            monkeypatch.setattr(embedded_file, "_BUSY_SECONDS", 1.0)
+            store._session_deadline = time.monotonic() + 20.0  # as far as nobody has extended it since
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN EXCLUSIVE")
+                before = time.monotonic()
+                with pytest.raises(DeadlineError):
+                    await store.set("mine", b"")
+                assert time.monotonic() - before < 1.6
+                other.execute("ROLLBACK")
+            assert store._session_deadline < time.monotonic() + 20.0
+            await store.get("mine")
+            assert store._session_deadline > time.monotonic() + 50.0, "a read extends it"
+        finally:
             await store.close()
 
     asyncio.run(test())

@@ -563,3 +563,41 @@ def test_peers_are_heard_while_metrics_are_written_out(loop: str, accept: str) -
         assert threading.main_thread() not in threads
 
     run(work(), loop)
+
+
+def test_metrics_of_peers_that_have_gone_are_not_written_out_side_by_side() -> None:
+    """Who asks and goes, again and again, would have a thread each time, with all metrics in memory."""
+    begun, go_on = list[threading.Thread](), threading.Event()
+
+    def metrics() -> list[NamedMetric]:
+        begun.append(threading.current_thread())
+        go_on.wait(10.0)
+        return []
+
+    async def work() -> None:
+        port = HttpPort(
+            Well().check,
+            read=lambda: SimpleNamespace(metrics=metrics),
+            collect=lambda *_: pytest.fail("JSON is asked for"),
+            version="1",
+            log=logging.getLogger("test"),
+        )
+        request: Any = SimpleNamespace(headers=CIMultiDict(), query={})
+        try:
+            asked = []
+            for _ in range(5):
+                asked.append(asyncio.ensure_future(port._metrics(request)))
+                await asyncio.sleep(0.05)
+                asked[-1].cancel()
+            last = asyncio.ensure_future(port._metrics(request))
+            await asyncio.sleep(0.05)
+            assert [one.is_alive() for one in begun] == [True]
+        finally:
+            go_on.set()
+        assert (await last).status == 200
+        assert all(
+            isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*asked, return_exceptions=True)
+        )
+        assert len(begun) == 2
+
+    asyncio.run(work())
