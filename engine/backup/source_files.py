@@ -32,7 +32,7 @@ from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import check_partitions, partition_directories, partition_number, view_storage
 from waltzctl.engine.scan.columns import DamageCause
-from waltzctl.engine.storage.assignment import names_put_aside, put_aside_path
+from waltzctl.engine.storage.assignment import names_put_aside, out_of_reach, put_aside_path
 from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, ControlHeader, struct_in_force
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
@@ -124,15 +124,10 @@ def lacks(source: SourceDirectory, partitions: Collection[int]) -> frozenset[Lac
 
 
 def _out_of_reach(source: SourceDirectory, partitions: Collection[int]) -> set[Lack]:
-    """The partitions whose files are put aside on a disk that is not mounted: no damage, and not in the backup."""
+    """What is put aside on a disk that is not mounted: no damage, and not in the backup."""
     aside = put_aside_path(source.path, 0).parent
-    names = places.names(aside) if places.is_directory(aside) else []
-    return {
-        (Code.SPECIAL_FILE, str(aside / name), number, None)
-        for name in names
-        if (number := partition_number(name)) in partitions and places.access(aside).link(aside / name)
-        if not places.is_directory(aside / name)
-    }
+    numbers = ((one, partition_number(one.relative_to(aside).parts[0])) for one in out_of_reach(source.path))
+    return {(Code.SPECIAL_FILE, str(one), number, None) for one, number in numbers if number in partitions}
 
 
 def absent(source: SourceDirectory) -> frozenset[int]:

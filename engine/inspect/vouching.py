@@ -45,7 +45,7 @@ from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import FileState, partition_number, read_control
-from waltzctl.engine.storage.assignment import names_put_aside
+from waltzctl.engine.storage.assignment import names_put_aside, out_of_reach
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import parse_name
@@ -158,6 +158,11 @@ class Vouching:
             raise RefusedError(
                 f"{self._storage}: a process holds it, and a manifest is that of a directory at rest",
                 advice="stop the node, or make the manifest of a snapshot; checking against one works at any time",
+            )
+        if left_out := out_of_reach(self._storage):
+            raise RefusedError(
+                f"{left_out[0]}: a link that leads nowhere, so that the manifest would leave out what is put aside there",
+                advice="mount what it leads to; or remove the link, if what it led to is meant to be gone",
             )
 
     def _load(self) -> None:

@@ -31,6 +31,8 @@ UNREADABLE = (struct.error, ValueError, LookupError, TypeError)
 """What kazoo raises for an answer that is none of ZooKeeper's."""
 _CLOSE_SECONDS = 1.0
 """Seconds to wait for a connection to close; then it is left to a daemon thread."""
+_LEAST_SHARE = 0.5
+"""Seconds for one address to answer, however many there are: a new session is written to the disks of a quorum first."""
 
 
 class _LastWarning(logging.Handler):
@@ -137,9 +139,9 @@ def connected(options: ZooKeeperOptions) -> Iterator[tuple[Any, Contact]]:
 def _bound_attempts(client: Any, seconds: float) -> None:
     """Divide `seconds` among the addresses of the ensemble's hosts, as the timeout of an attempt to connect to each.
 
-    Kazoo would wait for a host that hangs as long as the session timeout, and the session would be over then.  A host that cannot
-    be looked up, for whatever reason, is left out until the next attempt: most reasons would end kazoo's thread, and nobody would
-    connect again.
+    Kazoo would wait for a host that hangs as long as the session timeout, and the session would be over then.  None gets less
+    than `_LEAST_SHARE`, so that a healthy one among many is not given up.  A host that cannot be looked up, for whatever reason,
+    is left out until the next attempt: most reasons would end kazoo's thread, and nobody would connect again.
     """
     share = seconds
     handler, connection = client.handler, client._connection
@@ -155,7 +157,7 @@ def _bound_attempts(client: Any, seconds: float) -> None:
                 client.logger.warning("Cannot resolve %s: %s", host, error)
             else:
                 found += ((host, str(where[0]), int(where[1])) for *_, where in places)
-        share = seconds / max(1, len(found))
+        share = max(seconds / max(1, len(found)), min(seconds, _LEAST_SHARE))
         random.shuffle(found)
         return found
 

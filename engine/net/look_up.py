@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import Any
 
 
 async def look_up(host: str | None, port: int, *, flags: int = 0) -> list[Any]:
-    """As `socket.getaddrinfo`, for TCP.  An address with a zone is not left to the event loop: uvloop's forgets the zone."""
+    """As `socket.getaddrinfo`, for TCP.  An address with a zone is not left to the event loop: uvloop's forgets the zone.
+
+    AI_ADDRCONFIG leaves out what is of no use beside others: the C library does not count the loopback address among those that
+    the machine has, and would not find ``::1`` where that is the only one of IPv6.
+    """
     if host is not None and "%" in host:  # no name is looked up, so that this takes no time
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST)
-    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    loop = asyncio.get_running_loop()
+    if flags & socket.AI_ADDRCONFIG:
+        with contextlib.suppress(socket.gaierror):
+            return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags & ~socket.AI_ADDRCONFIG)
 
 
 def host_of(name: Any) -> str:

@@ -44,7 +44,7 @@ from waltzctl.engine.storage.availability_marks import (
     encode_marks,
     load_marks,
 )
-from waltzctl.engine.storage.retired import check_directory
+from waltzctl.engine.storage.retired import check_moved_offline
 from waltzctl.formats.control import (
     CONTROL_HEADER,
     FLAG_ASSIGNED,
@@ -166,7 +166,7 @@ def _take_from_aside(draft: PlanDraft, unassigned: Iterable[int]) -> None:
     for number in unassigned:
         aside = put_aside_path(draft.storage, number)
         if is_named(aside):
-            check_directory(aside, number)
+            check_moved_offline(draft.storage, number)
             draft.edits.append(MoveDirectory(aside, draft.storage / str(number)))
             reason = "it is not assigned, which the flag says from now on; a release looks for its files in their usual place"
             draft.step("take-from-aside", aside, number, reason)

@@ -153,10 +153,7 @@ def _below(directory: Path) -> list[Path]:
     """
 
     def refuse(error: OSError) -> None:
-        failed = DiskReadError(error.filename or directory, None, error, doing="list")
-        if error.filename is not None and os.path.islink(error.filename):
-            failed.advice = "mount what the link leads to; or name the files and directories to read, without this one"
-        raise failed from error
+        raise _unread(Path(error.filename or directory), error, "list") from error
 
     found: list[tuple[Path, tuple[int, int], bool]] = []  # with device and inode, and whether a link leads there
     for top in (directory, *_linked_partitions(directory)):
@@ -164,8 +161,9 @@ def _below(directory: Path) -> list[Path]:
             names.sort()
             for entry in sorted(entries):
                 path = Path(place, entry)
-                behind_link = top is not directory or (path.is_symlink() and _is_followed(path, directory))
-                status = _status(path, follow=behind_link)
+                followed = path.is_symlink() and _is_followed(path, directory)
+                behind_link = top is not directory or followed
+                status = _status(path, follow=behind_link, there=followed)
                 if status is not None and stat.S_ISREG(status.st_mode):
                     found.append((path, (status.st_dev, status.st_ino), behind_link))
     read = {file for _, file, behind_link in found if not behind_link}
@@ -177,14 +175,21 @@ def _below(directory: Path) -> list[Path]:
     return files
 
 
-def _status(path: Path, *, follow: bool) -> os.stat_result | None:
-    """None for a link that leads nowhere, and a file that went."""
+def _status(path: Path, *, follow: bool, there: bool) -> os.stat_result | None:
+    """None for a file that went, and a link that leads nowhere unless it is `there`: its disk is not mounted."""
     try:
         return os.stat(path) if follow else os.lstat(path)
     except OSError as error:
-        if error.errno in NOTHING_THERE:
+        if error.errno in NOTHING_THERE and not (there and path.is_symlink()):
             return None
-        raise DiskReadError(path, None, error, doing="examine") from error
+        raise _unread(path, error, "examine") from error
+
+
+def _unread(path: Path, error: OSError, doing: str) -> DiskReadError:
+    failed = DiskReadError(path, None, error, doing=doing)
+    if os.path.islink(path):
+        failed.advice = "mount what the link leads to; or name the files and directories to read, without this one"
+    return failed
 
 
 def _linked_partitions(directory: Path) -> Iterator[Path]:
@@ -192,7 +197,11 @@ def _linked_partitions(directory: Path) -> Iterator[Path]:
     for above in (directory, retired_directories(directory)[0]):
         with contextlib.suppress(OSError):  # who lists everything tells of it
             for name in sorted(os.listdir(above)):
-                if partition_number(name) is not None and os.path.islink(above / name):
+                if (
+                    partition_number(name) is not None
+                    and os.path.islink(above / name)
+                    and not os.path.isfile(above / name)
+                ):
                     yield above / name
 
 
@@ -200,4 +209,7 @@ def _is_followed(path: Path, directory: Path) -> bool:
     name = path.relative_to(directory).as_posix()
     above, _, last = name.rpartition("/")
     segment = last.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX))
-    return name == CONTROL_FILE_NAME or (segment and (partition_number(above) is not None or names_put_aside(above)))
+    # without a directory above it: the source is that of a partition
+    return name == CONTROL_FILE_NAME or (
+        segment and (not above or partition_number(above) is not None or names_put_aside(above))
+    )

@@ -22,6 +22,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
 from waltzctl.engine.durable.regular import is_named
+from waltzctl.engine.durable.relocation import DELETING
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     ConcurrentUpdateError,
@@ -40,7 +41,7 @@ from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, PartitionSet
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.shell_words import shell_quote
-from waltzctl.engine.storage.assignment import is_retired, put_aside_path
+from waltzctl.engine.storage.assignment import is_retired, put_aside_path, retired_place
 from waltzctl.engine.storage.availability_marks import (
     Availability,
     availability_path,
@@ -49,7 +50,7 @@ from waltzctl.engine.storage.availability_marks import (
     load_marks,
 )
 from waltzctl.engine.storage.fences import fence_path, stored_session
-from waltzctl.engine.storage.retired import check_directory
+from waltzctl.engine.storage.retired import check_moved_offline
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, NEVER, ControlFile, PartitionInfo, PartitionStruct
 from waltzctl.formats.fence import (
     FENCE_PAIR,
@@ -260,8 +261,14 @@ class _Planner:
             self._flag(FLAG_ASSIGNED, True, "assign", "the partition belongs to this node")
         if self._directory.is_dir():
             return
+        deleting = retired_place(self._draft.storage, DELETING, self._number)
+        if is_named(deleting):  # whoever finishes it drops fence, accepted losses and availability of the new partition
+            raise RefusedError(
+                f"{deleting}: the deletion of partition {self._number} is not finished",
+                advice="start the node once, which finishes it, or tells which file the disk does not let go; then assign it",
+            )
         if is_named(self._put_aside_directory):  # in either layout: it may date from before a conversion
-            check_directory(self._put_aside_directory, self._number)
+            check_moved_offline(self._draft.storage, self._number)
             self._move(
                 self._put_aside_directory,
                 self._directory,

@@ -15,11 +15,13 @@ missing                others                                            yes: it
 
 from __future__ import annotations
 
+import os
 from pathlib import PurePath
 from typing import TypeVar
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import partition_number
 from waltzctl.formats.control import NEVER, ControlFile, struct_in_force
@@ -46,6 +48,36 @@ def names_put_aside(name: str) -> bool:
     return above == f"{disk.STATE_DIRECTORY}/{UNASSIGNED}" and partition_number(last) is not None
 
 
+def out_of_reach(storage: PurePath) -> tuple[PurePath, ...]:
+    """What is put aside on a disk that is not mounted: links that lead nowhere, to partitions' directories or to files in them.
+
+    No inspection looks there, so that nobody else tells of them.  Raises DiskReadError.
+    """
+    if not places.on_this_machine(storage):
+        return ()  # there are no links
+    aside = put_aside_path(storage, 0).parent
+    found = []
+    for place in (aside / name for name in _names(aside) if partition_number(name) is not None):
+        if os.path.islink(place) and not disk.is_directory(place):
+            found.append(place)
+        else:
+            found += [one for one in (place / name for name in _names(place)) if _leads_nowhere(one)]
+    return tuple(found)
+
+
+def _leads_nowhere(place: PurePath) -> bool:
+    return os.path.islink(place) and not os.path.exists(place)
+
+
+def _names(directory: PurePath) -> list[str]:
+    try:
+        return places.names(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise DiskReadError(directory, None, error, doing="list") from error
+
+
 def is_retired(storage: PurePath, number: int) -> bool:
     """Whether a partition is put aside, or its deletion is not finished."""
     return any(_is_named(retired_place(storage, kind, number)) for kind in (UNASSIGNED, DELETING))
@@ -56,7 +88,7 @@ def _is_named(place: PurePath) -> bool:
     try:
         return places.is_directory(place) or places.access(place).link(place)
     except OSError:  # what lists it tells it as well; a listing for each partition would be too much
-        return place.name in places.names(place.parent)
+        return place.name in _names(place.parent)
 
 
 def assigned_here(

@@ -39,6 +39,17 @@ def check_directory(place: Path, number: int, *, back_in: Path | None = None) ->
         )
 
 
+def check_moved_offline(storage: Path, number: int) -> None:
+    """Raise RefusedError when what is put aside is no directory, or a link, through which no repair goes; DiskReadError."""
+    aside = put_aside_path(storage, number)
+    check_directory(aside, number)
+    if _is_link(aside):
+        raise RefusedError(
+            f"{aside}: it is a symbolic link, which only a node moves back",
+            advice=f"let the node assign partition {number}; or move the link to {storage / str(number)} by hand, and repeat it",
+        )
+
+
 def check_put_aside(storage: Path, number: int) -> None:
     """Raise RefusedError when the partition cannot be put aside: there are files put aside before, or no directory to move."""
     target = put_aside_path(storage, number)
@@ -138,8 +149,8 @@ def finish_deletions(
 ) -> dict[int, DiskError]:
     """Finish every deletion that was begun; with `only`, those of these partitions.  Raises DamageError, DiskError.
 
-    Returns the errors for which files could not be removed, by partition: nothing is stored about these any more, and they cannot
-    be assigned again before the disk lets the rest go.  No other partition waits for that.
+    Returns the errors for which files could not be removed, by partition: nothing is stored about these any more (but on a full
+    disk), and they cannot be assigned again before the disk lets the rest go.  No other partition waits for that.
 
     Order for each partition:
 
@@ -147,7 +158,7 @@ def finish_deletions(
     2. remove the files;
     3. remove their directory, which until then shows that the deletion is unfinished.
 
-    When the disk is too full for step 1, the files are removed before it.
+    When the disk is too full for step 1, the files are removed before it; where that makes no room, the deletion waits as well.
     """
     directory = storage / disk.STATE_DIRECTORY / DELETING
     try:
@@ -166,8 +177,12 @@ def finish_deletions(
         try:
             _forget(storage, control, number)
         except DiskFullError:
-            _empty(directory / name)
-            _forget(storage, control, number)
+            try:
+                _empty(directory / name)
+                _forget(storage, control, number)
+            except DiskError as error:
+                failed[number] = error
+                continue
         try:
             _delete(directory / name)
         except DiskError as error:

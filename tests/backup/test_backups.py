@@ -379,6 +379,10 @@ def test_a_partition_that_was_put_aside_on_another_disk_is_backed_up(tmp_path: P
     (tmp_path / "away").rename(tmp_path / "disk")
     assert backup(kept, source).damaged == 0
     assert restored(kept, "latest", tmp_path / "again") == back
+    (data,) = (tmp_path / "disk" / "1").glob("*.seg")
+    data.unlink()
+    data.symlink_to(tmp_path / "unmounted")
+    assert backup(kept, source).damaged == 1
 
 
 def test_a_vault_does_not_back_itself_up(tmp_path: Path, source: Path) -> None:

@@ -131,6 +131,22 @@ def test_a_partition_that_was_put_aside_on_another_disk_is_named(tmp_path: Path,
     assert summary.manifest == "differs"
 
 
+def test_no_manifest_leaves_out_what_is_put_aside_on_a_disk_that_is_not_mounted(tmp_path: Path, manifest: Path) -> None:
+    """It was written without the files, and everything was well; with the disk back, the directory differed."""
+    path = build_directory(tmp_path / "s", {0: 30, 1: 10}, layout=Layout.DOCUMENTED, local_low_water_mark=5)
+    put_aside_behind_a_link(path, tmp_path / "disk", 1)
+    data = tmp_path / "disk" / "1" / seg(path, 1, 0).name
+    data.rename(tmp_path / "data")
+    data.symlink_to(tmp_path / "data")
+    for gone in (tmp_path / "data", tmp_path / "disk"):
+        gone.rename(tmp_path / "away")
+        with pytest.raises(RefusedError, match="leads nowhere"):
+            check(path, manifest)
+        assert not manifest.exists()
+        (tmp_path / "away").rename(gone)
+    assert f".waltzctl/unassigned/1/{data.name}" in {one.name for one in written(path, manifest).files}
+
+
 def lose(storage: Path) -> None:
     seg(storage, 0, 10).unlink()
 

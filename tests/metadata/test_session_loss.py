@@ -986,6 +986,47 @@ def test_addresses_of_one_name_that_hang_leave_time_for_the_others(
     asyncio.run(test())
 
 
+def test_a_name_with_many_addresses_leaves_each_the_time_to_answer(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new session is written to a quorum's disks: all of thirty addresses were given up after a fifth of a second."""
+    real = socket.getaddrinfo
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", zookeeper.port)
+
+        async def pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+            while some := await source.read(4096):
+                to.write(some)
+            to.close()
+
+        try:
+            await asyncio.sleep(0.3)
+            with contextlib.suppress(OSError):
+                await asyncio.gather(pump(reader, back), pump(there, writer))
+        finally:
+            back.close()
+            writer.close()
+
+    async def test() -> None:
+        relay = await asyncio.start_server(late, "127.0.0.1", 0)
+        place = relay.sockets[0].getsockname()
+
+        def found(host: Any, *given: Any, **more: Any) -> Any:
+            if host != "ensemble.test":
+                return real(host, *given, **more)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place)] * 30
+
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        wanted = ZooKeeperOptions("ensemble.test", new_root(), session_timeout=30.0, connect_timeout=6.0)
+        async with relay:
+            store = await ZooKeeperStore.open(wanted)
+            assert await store.create_root()
+            await store.close()
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize("name", ["a" * 64, "a..b"])
 def test_a_name_that_cannot_be_one_keeps_nobody_from_the_others(
     zookeeper: ZooKeeperServer, capfd: pytest.CaptureFixture[str], name: str

@@ -169,8 +169,12 @@ FIRST: tuple[Slip, ...] = (
         """        try:
             _forget(storage, control, number)
         except DiskFullError:
-            _empty(directory / name)
-            _forget(storage, control, number)
+            try:
+                _empty(directory / name)
+                _forget(storage, control, number)
+            except DiskError as error:
+                failed[number] = error
+                continue
         try:
             _delete(directory / name)
         except DiskError as error:

@@ -174,8 +174,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/metadata/zookeeper_connection.py",
-        "share = seconds / max(1, len(found))",
-        "share = seconds / len(client.hosts)",
+        "seconds / max(1, len(found))",
+        "seconds / len(client.hosts)",
         _SESSIONS,
         "one address of an ensemble that hangs keeps everybody out",
     ),

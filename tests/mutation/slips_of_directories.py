@@ -327,8 +327,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/retired.py",
-        "            _empty(directory / name)\n            _forget(storage, control, number)\n",
-        "            pass\n",
+        "                _empty(directory / name)\n                _forget(storage, control, number)\n",
+        "                pass\n",
         ("tests/storage/test_retired.py",),
         "on a full disk a fence or an accepted loss outlives the files that it is about",
     ),

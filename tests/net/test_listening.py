@@ -115,6 +115,35 @@ def test_where_one_of_several_addresses_cannot_be_had_none_is_listened_at(monkey
     assert made[0].fileno() == -1
 
 
+def test_the_loopback_address_of_ipv6_is_listened_at_where_the_machine_has_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The C library does not find it there if it is to leave out what the machine does not have."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    real = socket.getaddrinfo
+
+    def found(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:  # noqa: A002
+        if host == "::1" and flags & socket.AI_ADDRCONFIG:
+            raise socket.gaierror(socket.EAI_ADDRFAMILY, "Address family for hostname not supported")
+        return real(host, port, family, type, proto, flags)
+
+    async def work() -> str:
+        http = HttpPort(
+            lambda: pytest.fail("nobody"), read=list, collect=lambda *_: pytest.fail("nobody"), version="1",
+            log=logging.getLogger("test"),
+        )  # type: ignore[type-var]  # fmt: skip
+        host, _ = await http.start("::1", 0)
+        await http.close()
+        return host
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    assert addresses("::1")[0][0] == "::1"
+    assert asyncio.run(work()) == "::1"
+
+
 def link_local() -> str:
     """A link-local address of this machine, with its zone."""
     with contextlib.suppress(OSError):

@@ -510,9 +510,45 @@ def test_what_a_storage_directory_has_on_another_disk_is_read(tmp_path: Path, as
     with pytest.raises(InvalidRequestError, match="lies inside the source"):
         salvage([source], to=other / "1" / "to")
     other.rename(tmp_path / "away")
+    for link in (data, source / "0" / "again.seg"):
+        link.unlink()
     with pytest.raises(DiskReadError, match="cannot list: No such file") as refused:
         salvage([source], to=tmp_path / "again")
     assert "mount what the link leads to" in (refused.value.advice or "")
+
+
+def linked_segment(tmp_path: Path) -> tuple[Path, Path]:
+    """A storage directory whose last segment is on another disk, and that segment's data file."""
+    source = build_directory(tmp_path / "source", {0: 20}, per_segment=10, local_low_water_mark=-1)
+    data = source / "0" / segment_name(10)
+    away = tmp_path / "disk" / data.name
+    away.parent.mkdir()
+    data.rename(away)
+    data.symlink_to(away)
+    return source, away
+
+
+def test_a_segment_whose_disk_is_not_mounted_is_not_left_out(tmp_path: Path) -> None:
+    source, away = linked_segment(tmp_path)
+    assert salvage([source], to=tmp_path / "to").written == 20
+    away.parent.rename(tmp_path / "away")
+    for named in (source, source / "0"):
+        with pytest.raises(DiskReadError, match="cannot examine: No such file") as refused:
+            salvage([named], to=tmp_path / "again")
+        assert "mount what the link leads to" in (refused.value.advice or "")
+        assert not (tmp_path / "again").exists()
+
+
+def test_a_link_to_a_file_is_no_partition_s_directory(tmp_path: Path) -> None:
+    source = build_directory(tmp_path / "source", {0: 5})
+    (tmp_path / "image").touch()
+    (source / "1").symlink_to(tmp_path / "image")
+    assert salvage([source], to=tmp_path / "to").written == 5
+
+
+def test_a_partition_s_directory_that_is_named_has_the_segments_behind_its_links(tmp_path: Path) -> None:
+    source, _ = linked_segment(tmp_path)
+    assert salvage([source / "0"], to=tmp_path / "to").written == 20
 
 
 def test_a_source_that_is_named_twice_is_read_once(tmp_path: Path) -> None:

@@ -586,3 +586,21 @@ def test_a_manifest_moves_no_other_directory(tmp_path: Path, path: str, target: 
             assert everything(storage) == before
         else:
             assert list_entries(storage) == (entry,)
+
+
+@BOTH
+def test_what_is_being_deleted_is_not_assigned(tmp_path: Path, layout: Layout) -> None:
+    """Each opening that did not get to the end of the deletion dropped fence and availability of the new partition."""
+    storage = build(tmp_path, layout)
+    with StorageDirectory.open(storage) as opened:
+        opened.unassign(1, delete_files=True)
+    left = storage / ".waltzctl" / "deleting" / "1"
+    left.mkdir()
+    before = digest(storage)
+    with pytest.raises(RefusedError, match="is not finished"):
+        plan(storage, 1, assigned=True, available=False)
+    assert digest(storage) == before
+    StorageDirectory.open(storage).close()
+    apply(plan(storage, 1, assigned=True, available=False), arguments=[])
+    StorageDirectory.open(storage).close()
+    assert read_availability(storage, read_control(storage / CONTROL_FILE_NAME))[1] == Availability(False, False)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 
 import pytest
@@ -208,6 +211,13 @@ def test_a_partition_that_was_put_aside_stays_so_while_its_disk_is_not_mounted(t
     after = digest(path)
     assert {name: after[name] for name in before} == before
     (tmp_path / "away").rename(tmp_path / "disk")
+    for plan in (
+        partial(plan_set_partition, partition=1, setting=anew, allow_data_loss=True),
+        partial(plan_convert, layout=Layout.RELEASED),
+    ):
+        with pytest.raises(RefusedError, match="which only a node moves back") as refused:
+            plan(path)
+        assert "let the node assign partition 1" in (refused.value.advice or "")
     with opened(path) as storage:
         storage.assign(1)
         assert storage.partition(1).max_transaction_id == 4
@@ -233,6 +243,25 @@ def test_files_that_were_put_aside_and_cannot_be_examined_are_not_begun_anew(
     with opened(path) as storage:
         storage.assign(1)
         assert storage.partition(1).max_transaction_id == 4
+
+
+def test_a_place_of_which_nothing_can_be_told_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of the system alone was the message, without a path."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=Layout.DOCUMENTED)
+    with opened(path) as storage:
+        storage.unassign(1, delete_files=False)
+    above = path / ".waltzctl" / "unassigned"
+    listed = os.listdir
+
+    def refuse(place: Path) -> list[str]:
+        if Path(place) == above:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return listed(place)
+
+    unexaminable(monkeypatch, above / "1", error=errno.EACCES)
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(DiskReadError, match=f"{above}: cannot list: Permission denied"):
+        list(verify((path,)))
 
 
 def test_nobody_looks_for_where_a_partition_that_never_was_here_is_put_aside(

@@ -96,6 +96,38 @@ def test_on_a_full_disk_the_files_make_room_for_what_is_written_of_the_others(
     assert not waits.exists()
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_deletion_that_cannot_make_room_on_a_full_disk_keeps_no_other_partition_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5, 2: 5})
+    (path / ".waltzctl").mkdir()
+    save_marks(path, {1: Availability(False, True), 2: Availability(False, True)})
+    begin_deletion(path, 1)
+    left = path / ".waltzctl" / "deleting" / "1"
+
+    def full(path: PurePath, *_: object) -> None:
+        raise DiskFullError(path, 0, OSError(errno.ENOSPC, "full"), doing="write")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write_whole", full)
+        if refused:
+            refusing(patch, "unlink", left)
+        with opened(path) as storage:
+            assert [(one.code, one.partition) for one in storage.findings if one.code is Code.READ_ERROR] == [
+                (Code.READ_ERROR, 1)
+            ]
+            storage.partition(0).check_writable()
+            with pytest.raises(DiskError):
+                storage.assign(1)
+        assert left.is_dir()
+        assert not (path / "1").exists()
+    with opened(path) as storage:
+        assert storage.findings == ()
+        assert not left.exists()
+        assert load_marks(path) == {2: Availability(False, True)}
+
+
 def test_only_those_that_are_asked_for(storage: Path) -> None:
     for number in (0, 1, 2):
         begin_deletion(storage, number)
