@@ -132,6 +132,8 @@ def recover_directories(
     if moved is not None:  # what is planned for the other partitions is done by now
         raise moved
     if shown_only or status is ExitStatus.IO_ERROR or not any(repair.plan.steps for repair in repairs):
+        if status is ExitStatus.IO_ERROR and ExitStatus.DAMAGED in done:
+            return ExitStatus.DAMAGED  # as verify: damage that is known counts for more than what could not be read
         return max(status, *done)
     if status is not ExitStatus.DAMAGED:
         return max(done)

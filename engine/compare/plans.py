@@ -33,11 +33,13 @@ _NOTHING_SEEN: Mapping[PurePath, NotedFiles] = {}
 def look_at(directories: Sequence[PurePath], partitions: Collection[int] | None) -> dict[PurePath, NotedFiles]:
     """Note what is in the directories, before they are compared: `plans` is bound to that.
 
-    One that cannot be listed, or is not on this machine, is left out: the comparison, or `plans`, tells why.
+    One that is not on this machine is left out: `plans` tells why.  A plan for one that cannot be listed now, and can be when it
+    is compared, is stale.
     """
     found: dict[PurePath, NotedFiles] = {}
     for path in directories:
         if places.on_this_machine(path):
+            found[path] = NotedFiles({None: [("", -1, -1)]})  # as no listing is
             with contextlib.suppress(WaltzError, OSError):
                 stood = _stood(path, partitions)
                 found[path] = replace(note(places.local(places.absolute(path)), partitions), stood=stood)

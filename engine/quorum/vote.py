@@ -281,12 +281,15 @@ class _Vote:
         self.quorum = quorum_of(last_replicas)
         self.voters = voters_of(ballots, last_replicas, last)
         # those that may come back: replicas that were not given, or that cannot be read now
-        self.away = last_replicas - len(ballots) + sum(one.unread for one in ballots)
+        unread = sum(one.unread for one in ballots)
+        self.away = last_replicas - len(ballots) + unread
         self.unreadable = sum(not one.present for one in ballots)
         self.present = len(ballots) - self.unreadable
         self.missing = last_replicas - self.present
         lost = sum(one.blank or (one.open_end and votes) for one, votes in zip(ballots, self.voters, strict=True))
-        self.unheard = self.missing < self.quorum and unheard(self.missing, lost, self.quorum)
+        # with too few that were given nothing is cut, and what is told is of these; one that cannot be read was asked for
+        told = self.missing >= self.quorum and not unread
+        self.unheard = not told and unheard(self.missing, lost, self.quorum)
         self.acknowledged = max((one.low_water_mark for one in ballots if one.low_water_mark is not None), default=-1)
 
     def decide(self, runs: Iterable[Run]) -> Decision:

@@ -27,13 +27,14 @@ from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import FileState, StorageView, partition_directories, resolve
+from waltzctl.engine.log.view import FileState, PartitionView, StorageView, partition_directories, resolve
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.engine.storage.store import STATE_FILES, interrupted
 from waltzctl.formats.accepted_losses import AcceptedLoss
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.formats.segment import parse_name
 
 if TYPE_CHECKING:
     from waltzctl.engine.repair.replicas import ReplicaSegments
@@ -181,8 +182,13 @@ def note(storage: Path, partitions: Iterable[int] | None) -> NotedFiles:
         try:
             listings[number] = _listed(storage, number)
         except DiskReadError:  # where it matters, the planner tells it
-            listings[number] = [(str(number), -1, -1)]  # as no listing is
+            listings[number] = _no_listing(number)
     return NotedFiles(listings, {control: _digest(control)})
+
+
+def _no_listing(partition: int) -> list[FileSeen]:
+    """What stands for a partition in a plan that is stale, whatever is there."""
+    return [(str(partition), -1, -1)]
 
 
 def bind(
@@ -329,6 +335,19 @@ class PlanDraft:
                 offsets.setdefault(edit.path, set()).add(edit.offset)
             known.append(edit)
         return offsets.get(path, set())
+
+    def sees(self, partition: int, view: PartitionView | None) -> None:
+        """Compare what is planned for with what was noted of a partition: a plan for anything else is stale.
+
+        What went away and is back when the plan is carried out, as a directory whose disk is mounted anew, would be given up.
+        """
+        noted = self.seen.listings.get(partition)
+        if noted is None:
+            return
+        segments = () if view is None else view.segments
+        files = {(one.path, one.size, one.modified_ns) for part in segments for one in (part.data, part.index) if one}
+        if files != {(self.storage / one[0], *one[1:]) for one in noted if parse_name(PurePath(one[0]).name)}:
+            self.seen.listings[partition] = _no_listing(partition)
 
     def reads(self, path: PurePath) -> None:
         """Bind the plan to a small file beside the partitions, as it is now; call this before it is read."""

@@ -27,12 +27,14 @@ A foreign file is reported; it is never cut, removed or rewritten.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import numpy as np
 
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.evidence import MOMENT_MS
 from waltzctl.engine.log.index import IndexReader
@@ -122,7 +124,10 @@ class _WitnessReport:
 def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> ProvenanceVerdict:
     """Judge a data file that is not shorter than its header.  `content` gives its bytes.  Raises DiskReadError."""
     data, index, named = read_segment_header(view.data), read_segment_header(view.index), view.first_transaction_id
-    assert data is not None
+    if data is None:
+        assert view.data is not None  # the caller's file has a header
+        cause = OSError(errno.ENOENT, "the file, or its header, is gone since the directory was listed")
+        raise DiskReadError(view.data.path, None, cause)
     key = around.control.header.cluster_key
     right = SegmentHeader(FORMAT_VERSION, data.created, key, around.partition, named, data.reserved)
     if data == right:

@@ -309,6 +309,10 @@ def plan_rebuild_index(
             kind = places.still_special(path)
             if kind is not None:
                 draft.leave(special_finding(path, kind, where), "nothing is written there")
+    for noted in draft.seen.listings.keys() - {None, *view.partitions, *view.unlisted}:
+        if noted is not None and (view.control is None or noted < len(view.control.partitions)):
+            draft.partitions.add(noted)  # it went away since, and may be back when it is verified again
+            draft.sees(noted, None)
     weights = [task.segment.data.size for task in tasks if task.segment.data is not None]
     for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):
         if found.undecided is not None:

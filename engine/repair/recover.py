@@ -92,6 +92,7 @@ def plan_recover(
     draft.leave_unlisted(view, control)
     for number in _numbers(view, control, partitions):
         found = view.partitions.get(number)
+        draft.sees(number, found)
         planned = [(rows, [*rows]) for rows in (draft.steps, draft.edits, draft.accepted, draft.settled)]
         try:
             plan_partition(

@@ -225,7 +225,7 @@ class _Mender:
             return
         written = initial_info(layout, partition)
         found = self.view.partitions.get(partition)
-        if layout.has_flags and found is not None and found.segments:
+        if layout.has_flags and found is not None and (found.segments or found.special):
             flags = FLAG_AVAILABLE | FLAG_ASSIGNED
             pair = tuple(replace(one, flags=flags).sealed() for one in written.structs)
             written = replace(written, structs=(pair[0], pair[1]))

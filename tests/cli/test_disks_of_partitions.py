@@ -28,6 +28,7 @@ from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.quorum.vote import DAMAGED, Ballot, Run, decide
 from waltzctl.engine.repair.plan import bind, note
 from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
 from waltzctl.options import Format
 from waltzctl.render.progress_bar import NoProgress
@@ -53,6 +54,7 @@ def fail(
     *,
     first: int = 0,
     times: int = 1 << 30,
+    number: int = errno.EIO,
 ) -> list[int]:
     """These calls on `place`, and on what lies in it, fail: `times` of them from number `first` on.  Their count is returned."""
     gone, count = os.fspath(place), [0]
@@ -63,7 +65,7 @@ def fail(
             if f"{where}/".startswith(f"{gone}/"):
                 count[0] += 1
                 if first < count[0] <= first + times:
-                    raise OSError(errno.EIO, os.strerror(errno.EIO), where)
+                    raise OSError(number, os.strerror(number), where)
             return call(path, *arguments, **named)
 
         return instead
@@ -221,6 +223,22 @@ def test_a_pair_of_which_neither_is_valid_is_not_begun_anew_beside_what_cannot_b
     assert all(one.assigned for info in decode_control(path.read_bytes()).partitions for one in info.structs)
 
 
+def test_a_partition_whose_files_cannot_be_examined_stays_assigned_when_its_pair_is_begun_anew(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names are those of segments: verify said of the partition, once its disk answered, that all is well."""
+    path = storage / CONTROL_FILE_NAME
+    control = decode_control(path.read_bytes())
+    raw = bytearray(path.read_bytes())
+    for number in (1, 2):
+        raw[control.layout.struct_offset(1, number) + 4] ^= 1
+    path.write_bytes(raw)
+    with monkeypatch.context() as patch:
+        fail(patch, storage / "1", CALLS["stat"])
+        assert invoke("recover", storage, "--allow-data-loss", "--yes").status == 5
+    assert all(one.assigned for one in decode_control(path.read_bytes()).partitions[1].structs)
+
+
 @pytest.mark.parametrize("calls", UNLISTED)
 @pytest.mark.parametrize("command", ["recover", "compare", "verify", "status"])
 def test_without_a_control_file_the_partitions_that_are_listed_tell_what_it_is(
@@ -304,7 +322,7 @@ def test_the_other_partitions_of_replicas_are_recovered(
     with monkeypatch.context() as patch:
         fail(patch, replicas[replica] / str(dead), CALLS[calls])
         answer = invoke("recover", "--replicas", *replicas, *options, "--format", "ndjson")
-    assert answer.status == (4 if calls == "stat" else 14)
+    assert answer.status == (4 if calls == "stat" or "--dry-run" in options else 14)  # as verify of the damaged one
     after = [digest(one) for one in replicas]
     for one, then in zip(after, before, strict=True):
         assert of_partition(one, dead) == of_partition(then, dead)
@@ -485,6 +503,63 @@ def test_what_was_not_listed_when_it_was_noted_has_a_stale_plan(
     assert answer.status == 13
     assert not index_of(replicas[1], 0).exists()
     assert invoke("recover", "--replicas", *replicas, "--yes").status == 0
+
+
+def test_a_replica_that_was_not_listed_when_it_was_noted_has_a_stale_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one partition of it: the plan was bound to what was there behind the comparison, whatever had been written meanwhile."""
+    replicas = replicas_of(tmp_path, 60, 60, 60, partitions=[0])
+    index_of(replicas[1], 0).unlink()
+    with monkeypatch.context() as patch:
+        fail(patch, replicas[1], CALLS["list"], times=1)
+        answer = invoke("recover", "--replicas", *replicas, "--yes", "--format", "ndjson")
+    assert (answer.status, f"{replicas[1]}: changed since the plan was made" in answer.err) == (13, True)
+    assert not index_of(replicas[1], 0).exists()
+    assert invoke("recover", "--replicas", *replicas, "--yes").status == 0
+
+
+@pytest.mark.parametrize("calls", ["list", "stat", "every"])
+@pytest.mark.parametrize("times", [3, 6, 1 << 30])
+@pytest.mark.parametrize("options", [(), ("--allow-data-loss",)])
+def test_nothing_is_given_up_of_a_directory_that_goes_away_and_comes_back(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: str, times: int, options: Sequence[str]
+) -> None:
+    """Its disk is mounted anew, or a node moves it: it was begun anew, and its segments replaced, or there was a traceback."""
+    for first in range(1, 26):
+        copy = Path(shutil.copytree(storage, tmp_path / f"copy-{first}"))
+        before = digest(copy)
+        with monkeypatch.context() as patch:
+            fail(patch, copy / "1", CALLS[calls], first=first, times=times, number=errno.ENOENT)
+            answer = invoke("recover", copy, "--yes", *options, "--format", "ndjson")
+        assert answer.status in (0, 4, 5, 13, 14), answer.err
+        after = digest(copy)
+        assert {name: after[name] for name in before if name.startswith("1/")} == of_partition(before, 1)
+        assert not ledger_path(copy).exists()
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("times", [1, 3, 6])
+def test_no_index_is_passed_over_of_a_directory_that_goes_away_and_comes_back(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """It ended with 0, though the index was missing as before."""
+    for first in range(1, 12):
+        copy = Path(shutil.copytree(storage, tmp_path / f"copy-{first}"))
+        with monkeypatch.context() as patch:
+            fail(patch, copy / "1", CALLS["list"], first=first, times=times, number=errno.ENOENT)
+            answer = invoke("rebuild-index", copy, "--yes")
+        assert index_of(copy, 1, 50).exists() or answer.status in (3, 4, 5, 13, 14)
+
+
+def test_a_directory_that_goes_away_while_indexes_are_planned_ends_with_no_traceback(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(1, 40):
+        with monkeypatch.context() as patch:
+            fail(patch, storage / "1", first=first, number=errno.ENOENT)
+            answer = invoke("rebuild-index", storage, "--dry-run")
+        assert answer.status in (0, 3, 4, 10, 13, 14), answer.err
 
 
 def test_a_partition_that_was_not_listed_is_bound_to_nothing_that_may_be_there(

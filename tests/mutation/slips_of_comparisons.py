@@ -7,7 +7,7 @@ from tests.mutation.trial import Slip
 COMPARISONS: tuple[Slip, ...] = (
     Slip(
         "engine/quorum/vote.py",
-        "last_replicas - len(ballots) + sum(one.unread for one in ballots)",
+        "last_replicas - len(ballots) + unread",
         "last_replicas - len(ballots)",
         ("tests/quorum/test_vote.py",),
         "what only a replica on a disk that does not answer holds is lost",
@@ -32,7 +32,7 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/plan.py",
-        "listings[number] = [(str(number), -1, -1)]",
+        "listings[number] = _no_listing(number)",
         "listings[number] = []",
         (
             "tests/cli/test_disks_of_partitions.py::test_a_partition_that_was_not_listed_is_bound_to_nothing_that_may_be_there",

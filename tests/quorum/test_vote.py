@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -455,3 +456,15 @@ def test_a_replica_that_cannot_be_read_is_as_one_that_was_not_given(
     assert found.verdict == (Verdict.RECOVERABLE if seen.verdict is Verdict.EQUAL else seen.verdict)
     assert found.lost == ()
     assert not found.voters[place]
+
+
+@pytest.mark.parametrize("held", [0, 10])
+def test_with_a_quorum_of_which_some_cannot_be_read_nothing_is_decided(held: int) -> None:
+    """What is here is acknowledged, or nothing is here: the others may have acknowledged more.  It was said to be recoverable."""
+    away = Ballot(present=False, unread=True)
+    runs = [Run(0, held, (0, ABSENT, ABSENT))] if held else []
+    found = decide(runs, [Ballot(low_water_mark=held - 1), away, away], 3)
+    assert (found.verdict, found.clean_to, found.undecided) == (Verdict.UNDECIDABLE, held - 1, ())
+    assert "2 cannot be seen" in found.reason
+    assert decide([], [away] * 3, 3).verdict is Verdict.UNDECIDABLE
+    assert decide([], [Ballot(), replace(away, unread=False), away], 3).verdict is Verdict.UNDECIDABLE
