@@ -199,17 +199,23 @@ def test_wherever_a_disk_begins_to_fail_the_others_are_recovered_or_nothing_is_d
     assert {5, 14} & statuses
 
 
+def without_valid_structs(storage: Path, *partitions: int) -> Path:
+    """Damage both structs of these partitions; returns the control file's path."""
+    path = storage / CONTROL_FILE_NAME
+    raw = bytearray(path.read_bytes())
+    layout = decode_control(bytes(raw)).layout
+    for partition in partitions:
+        for number in (1, 2):
+            raw[layout.struct_offset(partition, number) + 4] ^= 1
+    path.write_bytes(raw)
+    return path
+
+
 def test_a_pair_of_which_neither_is_valid_is_not_begun_anew_beside_what_cannot_be_listed(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partition was no longer assigned then, and what lay in it was nobody's."""
-    path = storage / CONTROL_FILE_NAME
-    control = decode_control(path.read_bytes())
-    raw = bytearray(path.read_bytes())
-    for number in (1, 2):
-        raw[control.layout.struct_offset(1, number) + 4] ^= 1
-        raw[control.layout.struct_offset(2, number) + 4] ^= 1
-    path.write_bytes(raw)
+    path = without_valid_structs(storage, 1, 2)
     with monkeypatch.context() as patch:
         fail(patch, storage / "1")
         shown = invoke("recover", storage, "--allow-data-loss", "--dry-run", "--format", "ndjson")
@@ -227,12 +233,7 @@ def test_a_partition_whose_files_cannot_be_examined_stays_assigned_when_its_pair
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their names are those of segments: verify said of the partition, once its disk answered, that all is well."""
-    path = storage / CONTROL_FILE_NAME
-    control = decode_control(path.read_bytes())
-    raw = bytearray(path.read_bytes())
-    for number in (1, 2):
-        raw[control.layout.struct_offset(1, number) + 4] ^= 1
-    path.write_bytes(raw)
+    path = without_valid_structs(storage, 1)
     with monkeypatch.context() as patch:
         fail(patch, storage / "1", CALLS["stat"])
         assert invoke("recover", storage, "--allow-data-loss", "--yes").status == 5

@@ -7,6 +7,7 @@ what is damaged, what is lost and what may be cut.  Whoever moves a judgement mo
 from __future__ import annotations
 
 from tests.mutation.slips_eighth import EIGHTH
+from tests.mutation.slips_eleventh import ELEVENTH
 from tests.mutation.slips_fifth import FIFTH
 from tests.mutation.slips_fourth import FOURTH
 from tests.mutation.slips_ninth import NINTH
@@ -229,6 +230,7 @@ SLIPS: tuple[Slip, ...] = (
     *EIGHTH,
     *NINTH,
     *TENTH,
+    *ELEVENTH,
     *INSPECTIONS,
     *PLANS,
     *SALVAGES,
