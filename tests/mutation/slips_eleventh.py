@@ -16,8 +16,8 @@ ELEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/rebuild_index.py",
-        "            draft.sees(noted, None)\n",
-        "",
+        "    for noted in draft.seen.listings.keys() - {None, *view.partitions, *view.unlisted}:\n",
+        "    for noted in set[int]():\n",
         _DISKS,
         "an index of such a partition is passed over",
     ),
