@@ -160,9 +160,12 @@ class Vouching:
                 advice="stop the node, or make the manifest of a snapshot; checking against one works at any time",
             )
         if left_out := out_of_reach(self._storage):
+            # without anything in its place a partition of the documented layout that has marks is assigned, and lost
+            directory = names_put_aside(left_out[0].relative_to(self._storage).as_posix())
+            instead = "put an empty directory in the link's place" if directory else "remove the link"
             raise RefusedError(
                 f"{left_out[0]}: a link that leads nowhere, so that the manifest would leave out what is put aside there",
-                advice="mount what it leads to; or remove the link, if what it led to is meant to be gone",
+                advice=f"mount what it leads to; or {instead}, if what it led to is meant to be gone",
             )
 
     def _load(self) -> None:

@@ -91,25 +91,28 @@ def begin_writing(database: sqlite3.Connection) -> None:
 
 
 @contextlib.contextmanager
-def reading(database: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that reads; waits, `_BUSY_SECONDS` at most, while another process commits."""
+def reading(database: sqlite3.Connection, waited: float = 0.0) -> Iterator[None]:
+    """A transaction that reads; waits, `_BUSY_SECONDS` at most, while another process commits.
+
+    `waited`: seconds of these that the caller has waited already.
+    """
     database.execute("BEGIN")
     try:
-        _first_moment(database, "PRAGMA schema_version")  # the first read is what takes the lock
+        _first_moment(database, "PRAGMA schema_version", waited)  # the first read is what takes the lock
         yield
     finally:
         if database.in_transaction:
             database.execute("ROLLBACK")
 
 
-def _first_moment(database: sqlite3.Connection, statement: str) -> None:
+def _first_moment(database: sqlite3.Connection, statement: str, waited: float = 0.0) -> None:
     """Execute a statement in the first moment in which the locks of other processes let it.
 
     A process that opens thousands of partitions has one transaction right behind the other, for minutes, and is in a commit
     nearly all the time.  SQLite itself tries ten times a second, and would hardly ever meet the moment between two: the sessions
     of all other processes would expire.
     """
-    until = time.monotonic() + _BUSY_SECONDS
+    until = time.monotonic() + _BUSY_SECONDS - waited
     database.execute("PRAGMA busy_timeout = 0")
     try:
         while True:

@@ -33,6 +33,7 @@ from waltzctl.engine.metadata.metadata_store import (
     Check,
     Create,
     Delete,
+    MetadataConflictError,
     NodeExistsError,
     NodeMissingError,
     NodeNotEmptyError,
@@ -259,8 +260,8 @@ class EmbeddedStore:
         """Run a function that only reads in the database's thread, in one transaction."""
 
         def read() -> T:
-            self._extend_late_session()
-            with reading(self._database):
+            waited = self._extend_late_session()
+            with reading(self._database, waited):
                 return work()
 
         return await self._run(read)
@@ -271,17 +272,23 @@ class EmbeddedStore:
             self._check_file()
             return work()
 
-    def _extend_late_session(self) -> None:
-        """In the database's thread, before a read: extend this process's session if half of its time is over.
+    def _extend_late_session(self) -> float:
+        """In the database's thread: extend this process's session if half of its time is over.
 
         Its heartbeat waits for this thread behind everything that was asked for before, which may be thousands of reads, each of
         which waits for the transactions of other processes.  Changes extend it by themselves, and would wait twice for a file
-        that is kept locked.
+        that is kept locked; but not those that are refused, with which the extension is rolled back.
+
+        Returns the seconds that this took in vain.
         """
         session, left = self._session, self._session_deadline - self._loop.time()
         if session is not None and 0 < left < self._timeout / 2:
-            with contextlib.suppress(Exception):  # of any kind: the heartbeat tells it
+            begun = self._loop.time()
+            try:
                 self._in_transaction(lambda: None, session)
+            except Exception:  # of any kind: the heartbeat tells it
+                return self._loop.time() - begun
+        return 0.0
 
     def _check_file(self) -> None:
         """Raise PeerUnreachableError if the open file is no longer the one at the path."""
@@ -343,8 +350,16 @@ class EmbeddedStore:
         That is the session of the time of the call: until the thread comes to it the session may be lost, or the store closed.
         """
         session = self._session if fenced else None
+
+        def change() -> T:
+            try:
+                return self._in_transaction(work, session)
+            except MetadataConflictError:
+                self._extend_late_session()
+                raise
+
         try:
-            result = await self._run(lambda: self._in_transaction(work, session))
+            result = await self._run(change)
         except SessionLostError as error:
             if self._session == session:  # otherwise that was told, and there may be a new one
                 self._report_lost(str(error))

@@ -163,7 +163,8 @@ def _below(directory: Path) -> list[Path]:
                 path = Path(place, entry)
                 followed = path.is_symlink() and _is_followed(path, directory)
                 behind_link = top is not directory or followed
-                status = _status(path, follow=behind_link, there=followed)
+                needed = followed and not entry.endswith(INDEX_SUFFIX)  # no record is in an index
+                status = _status(path, follow=behind_link, there=needed)
                 if status is not None and stat.S_ISREG(status.st_mode):
                     found.append((path, (status.st_dev, status.st_ino), behind_link))
     read = {file for _, file, behind_link in found if not behind_link}

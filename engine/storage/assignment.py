@@ -20,6 +20,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.regular import NOTHING_THERE
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.log import places
@@ -66,7 +67,15 @@ def out_of_reach(storage: PurePath) -> tuple[PurePath, ...]:
 
 
 def _leads_nowhere(place: PurePath) -> bool:
-    return os.path.islink(place) and not os.path.exists(place)
+    if not os.path.islink(place):
+        return False
+    try:
+        os.stat(place)
+    except OSError as error:
+        if error.errno in NOTHING_THERE:
+            return True
+        raise DiskReadError(place, None, error, doing="examine") from error  # it may well be there
+    return False
 
 
 def _names(directory: PurePath) -> list[str]:

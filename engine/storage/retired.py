@@ -42,7 +42,7 @@ def check_directory(place: Path, number: int, *, back_in: Path | None = None) ->
 def check_moved_offline(storage: Path, number: int) -> None:
     """Raise RefusedError when what is put aside is no directory, or a link, through which no repair goes; DiskReadError."""
     aside = put_aside_path(storage, number)
-    check_directory(aside, number)
+    check_directory(aside, number, back_in=storage)
     if _is_link(aside):
         raise RefusedError(
             f"{aside}: it is a symbolic link, which only a node moves back",

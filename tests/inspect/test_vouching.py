@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -145,6 +146,53 @@ def test_no_manifest_leaves_out_what_is_put_aside_on_a_disk_that_is_not_mounted(
         assert not manifest.exists()
         (tmp_path / "away").rename(gone)
     assert f".waltzctl/unassigned/1/{data.name}" in {one.name for one in written(path, manifest).files}
+
+
+def test_what_is_put_aside_on_a_disk_that_is_gone_for_good_is_given_up_as_the_advice_says(
+    tmp_path: Path, manifest: Path
+) -> None:
+    """Without the link to its directory a partition that has marks is one that belongs to this node, and is lost."""
+    path = build_directory(tmp_path / "s", {0: 30, 1: 10}, layout=Layout.DOCUMENTED, local_low_water_mark=5)
+    put_aside_behind_a_link(path, tmp_path / "disk", 1)
+    aside, data = path / ".waltzctl" / "unassigned" / "1", tmp_path / "disk" / "1" / seg(path, 1, 0).name
+    data.unlink()
+    data.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RefusedError, match="leads nowhere") as refused:
+        check(path, manifest)
+    assert "or remove the link, if" in (refused.value.advice or "")
+    (tmp_path / "disk").rename(tmp_path / "away")
+    with pytest.raises(RefusedError, match="leads nowhere") as refused:
+        check(path, manifest)
+    assert "or put an empty directory in the link's place, if" in (refused.value.advice or "")
+    aside.unlink()
+    aside.mkdir()
+    written(path, manifest)
+    findings, summary = check(path, manifest)
+    assert (codes(findings), summary.manifest) == ([], "matches")
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+def test_what_is_put_aside_and_cannot_be_examined_is_not_told_as_gone(
+    tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """The advice was to remove the link if what it led to is meant to be gone: it is there."""
+    path = build_directory(tmp_path / "s", {0: 30, 1: 10}, layout=Layout.DOCUMENTED, local_low_water_mark=5)
+    with StorageDirectory.open(path) as opened:
+        opened.unassign(1, delete_files=False)
+    data = path / ".waltzctl" / "unassigned" / "1" / seg(path, 1, 0).name
+    data.rename(tmp_path / "data")
+    data.symlink_to(tmp_path / "data")
+    examine = os.stat
+
+    def failing(place: Any, **named: Any) -> os.stat_result:
+        if not isinstance(place, int) and os.fspath(place) == str(data) and named.get("follow_symlinks", True):
+            raise OSError(error, os.strerror(error), str(data))
+        return examine(place, **named)
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(DiskReadError, match=f"{data}: cannot examine: {os.strerror(error)}"):
+        check(path, manifest)
+    assert not manifest.exists()
 
 
 def lose(storage: Path) -> None:

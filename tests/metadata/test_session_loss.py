@@ -31,7 +31,7 @@ from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachable
 from waltzctl.engine.metadata import embedded_file, embedded_sessions, embedded_store, zookeeper_store
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
-from waltzctl.engine.metadata.metadata_store import SessionLostError
+from waltzctl.engine.metadata.metadata_store import NodeExistsError, SessionLostError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
 from waltzctl.engine.node import cluster_metadata
@@ -502,7 +502,35 @@ def test_a_session_outlasts_more_reads_than_its_timeout_has_time_for(
     asyncio.run(test())
 
 
-def test_a_change_late_in_its_session_waits_once_for_a_file_that_is_kept_locked(
+def test_a_session_outlasts_more_changes_that_are_refused_than_its_timeout_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `create` of thousands of nodes that are there already: what is rolled back does not extend the session."""
+    real = EmbeddedStore._node
+
+    def slow(store: EmbeddedStore, path: str) -> object:
+        time.sleep(0.01)
+        return real(store, path)
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=1.0)
+        try:
+            await store.create_root()
+            await store.create("mine", ephemeral=True)
+            lost = store.lost
+            monkeypatch.setattr(EmbeddedStore, "_node", slow)
+            refused = await asyncio.gather(*(store.create("mine") for _ in range(200)), return_exceptions=True)
+            assert {type(one) for one in refused} == {NodeExistsError}
+            await store.set("mine", b"still here")
+            assert not lost.done()
+        finally:
+            monkeypatch.undo()
+            await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_call_late_in_its_session_waits_once_for_a_file_that_is_kept_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a heartbeat does, which then tells that the session is lost: it extends the session itself."""
@@ -517,10 +545,11 @@ def test_a_change_late_in_its_session_waits_once_for_a_file_that_is_kept_locked(
             store._session_deadline = time.monotonic() + 20.0  # as far as nobody has extended it since
             with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN EXCLUSIVE")
-                before = time.monotonic()
-                with pytest.raises(DeadlineError):
-                    await store.set("mine", b"")
-                assert time.monotonic() - before < 1.6
+                for call in (lambda: store.set("mine", b""), lambda: store.get("mine")):
+                    before = time.monotonic()
+                    with pytest.raises(DeadlineError):
+                        await call()
+                    assert time.monotonic() - before < 1.6
                 other.execute("ROLLBACK")
             assert store._session_deadline < time.monotonic() + 20.0
             await store.get("mine")

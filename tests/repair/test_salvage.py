@@ -28,7 +28,7 @@ from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout, decode_control, initial_control
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import Record, encode_records, pack_record_header, segment_name
+from waltzctl.formats.segment import Record, encode_records, index_name, pack_record_header, segment_name
 
 
 def state(path: Path) -> dict[str, tuple[str, int]]:
@@ -537,6 +537,15 @@ def test_a_segment_whose_disk_is_not_mounted_is_not_left_out(tmp_path: Path) -> 
             salvage([named], to=tmp_path / "again")
         assert "mount what the link leads to" in (refused.value.advice or "")
         assert not (tmp_path / "again").exists()
+
+
+def test_an_index_whose_disk_is_gone_keeps_no_record_from_being_read(tmp_path: Path) -> None:
+    """No index is needed; whoever had all of them on a disk that failed would have had to name every data file."""
+    source = build_directory(tmp_path / "source", {0: 20}, per_segment=10, local_low_water_mark=-1)
+    index = source / "0" / index_name(10)
+    index.unlink()
+    index.symlink_to(tmp_path / "gone" / index.name)
+    assert salvage([source], to=tmp_path / "to").written == 20
 
 
 def test_a_link_to_a_file_is_no_partition_s_directory(tmp_path: Path) -> None:

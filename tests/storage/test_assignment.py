@@ -223,6 +223,24 @@ def test_a_partition_that_was_put_aside_stays_so_while_its_disk_is_not_mounted(t
         assert storage.partition(1).max_transaction_id == 4
 
 
+def test_a_relative_link_that_an_earlier_version_put_aside_is_told_as_one_that_a_node_moves_back(
+    tmp_path: Path,
+) -> None:
+    """The advice was to mount what it leads to, which leads there only from where the partition's directory stands."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=Layout.DOCUMENTED)
+    aside = path / ".waltzctl" / "unassigned" / "1"
+    aside.parent.mkdir(parents=True)
+    (path / "1").rename(tmp_path / "disk")
+    aside.symlink_to("../disk")
+    anew = PartitionSetting(assigned=True)
+    for plan in (partial(plan_set_partition, partition=1, setting=anew), partial(plan_convert, layout=Layout.RELEASED)):
+        with pytest.raises(RefusedError, match="which only a node moves back"):
+            plan(path)
+    with opened(path) as storage:
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == 4
+
+
 def test_files_that_were_put_aside_and_cannot_be_examined_are_not_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
