@@ -218,6 +218,12 @@ def partition_directories(path: PurePath) -> list[int]:
     return sorted(number for number in found if number is not None)
 
 
+def partition_places(path: PurePath) -> list[int]:
+    """As `partition_directories`, with those that are links to disks which are not mounted."""
+    found = (partition_number(name) for name, kind in _kinds(path).items() if kind in (PlaceKind.DIRECTORY, None))
+    return sorted(number for number in found if number is not None)
+
+
 def partition_number(name: str) -> int | None:
     """The partition whose directory has this name; None where it is not the name of a partition directory."""
     return int(name) if _PARTITION.fullmatch(name) and int(name) <= MAX_PARTITION else None

@@ -76,6 +76,8 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
     draft.partitions |= set(range(len(control.partitions)))
     if control.layout is layout:
         return draft.finish()
+    for number in draft.partitions:
+        draft.sees(number, view.partitions.get(number))
     draft.reads(availability_path(storage))
     marks = _availability(view, control)
     assigned = {info.partition: _check_assigned(view, info) for info in control.partitions}

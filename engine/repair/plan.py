@@ -178,12 +178,15 @@ def note(storage: Path, partitions: Iterable[int] | None) -> NotedFiles:
     numbers = partition_directories(storage) if partitions is None else partitions
     control = storage / CONTROL_FILE_NAME
     listings: dict[int | None, list[FileSeen]] = {None: _listed(storage, None)}
-    for number in numbers:
-        try:
-            listings[number] = _listed(storage, number)
-        except DiskReadError:  # where it matters, the planner tells it
-            listings[number] = _no_listing(number)
+    listings |= {number: _noted(storage, number) for number in numbers}
     return NotedFiles(listings, {control: _digest(control)})
+
+
+def _noted(storage: Path, partition: int) -> list[FileSeen]:
+    try:
+        return _listed(storage, partition)
+    except DiskReadError:  # where it matters, the planner tells it
+        return _no_listing(partition)
 
 
 def _no_listing(partition: int) -> list[FileSeen]:
@@ -342,8 +345,8 @@ class PlanDraft:
         What went away and is back when the plan is carried out, as a directory whose disk is mounted anew, would be given up.
         """
         noted = self.seen.listings.get(partition)
-        if noted is None:
-            return
+        if noted is None:  # it was not there when the others were noted, and may be by now
+            noted = self.seen.listings[partition] = _noted(self.storage, partition)
         segments = () if view is None else view.segments
         files = {(one.path, one.size, one.modified_ns) for part in segments for one in (part.data, part.index) if one}
         if files != {(self.storage / one[0], *one[1:]) for one in noted if parse_name(PurePath(one[0]).name)}:

@@ -30,7 +30,8 @@ from waltzctl.engine.findings.control_files import (
     control_version,
     pair_findings,
 )
-from waltzctl.engine.log.view import FileState, StorageView, partition_directories
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import FileState, StorageView, partition_places
 from waltzctl.engine.repair.plan import PlanDraft
 from waltzctl.engine.storage.journal_state import state_path
 from waltzctl.formats.control import (
@@ -138,7 +139,7 @@ class _Mender:
 
     def _was_longer(self, stated: int, held: int) -> str | None:
         """Why the file may have had more than `held` infos, in words; None when only the header's number can be wrong."""
-        beyond = [number for number in partition_directories(self.path.parent) if number >= held]
+        beyond = [number for number in partition_places(self.path.parent) if number >= held]
         if beyond:
             return f"there is a directory of partition {beyond[-1]}: infos are missing at the file's end"
         if held < stated <= MAX_PARTITIONS and (stated ^ held).bit_count() > 1:
@@ -220,12 +221,15 @@ class _Mender:
         if not self.allow:
             self._undecided(info, "session and marks are lost")
             return
-        if partition in self.view.unlisted:  # it would no longer be assigned, whatever lies in it
-            self._undecided(info, "session and marks are lost, and its directory cannot be listed")
+        found = self.view.partitions.get(partition)
+        # it would no longer be assigned, whatever lies in it; a link may lead to a disk that is not mounted
+        if found is None and places.still_named(self.view.path / str(partition)):
+            self._undecided(
+                info, "session and marks are lost, and what stands in its directory's place cannot be listed"
+            )
             return
         written = initial_info(layout, partition)
-        found = self.view.partitions.get(partition)
-        if layout.has_flags and found is not None and (found.segments or found.special):
+        if layout.has_flags and found is not None and (found.segments or found.special or found.strays):
             flags = FLAG_AVAILABLE | FLAG_ASSIGNED
             pair = tuple(replace(one, flags=flags).sealed() for one in written.structs)
             written = replace(written, structs=(pair[0], pair[1]))

@@ -288,6 +288,7 @@ class _Planner:
 
     def _create_segment(self) -> None:
         """Create the partition's directory with an empty segment and its index."""
+        self._draft.sees(self._number, None)
         created, key = self._control.header.created, self._control.header.cluster_key
         header = SegmentHeader(FORMAT_VERSION, created, key, self._number, 0).encode()
         for name, action in ((segment_name(0), "create-segment"), (index_name(0), "create-index")):

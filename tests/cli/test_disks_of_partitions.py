@@ -26,7 +26,7 @@ from waltzctl.engine.compare import compare, directories
 from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.quorum.vote import DAMAGED, Ballot, Run, decide
-from waltzctl.engine.repair.plan import bind, note
+from waltzctl.engine.repair.plan import Repair, bind, note
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
@@ -238,6 +238,59 @@ def test_a_partition_whose_files_cannot_be_examined_stays_assigned_when_its_pair
         fail(patch, storage / "1", CALLS["stat"])
         assert invoke("recover", storage, "--allow-data-loss", "--yes").status == 5
     assert all(one.assigned for one in decode_control(path.read_bytes()).partitions[1].structs)
+
+
+def test_a_partition_whose_files_have_other_names_stays_assigned_when_its_pair_is_begun_anew(storage: Path) -> None:
+    """The same repair gives them their names again: the partition was whole, and no longer this node's."""
+    path = storage / CONTROL_FILE_NAME
+    control = decode_control(path.read_bytes())
+    raw = bytearray(path.read_bytes())
+    for number in (1, 2):
+        raw[control.layout.struct_offset(1, number) + 4] ^= 1
+    path.write_bytes(raw)
+    for one in [*(storage / "1").iterdir()]:
+        one.rename(one.with_name(f"x{one.name}"))
+    assert invoke("recover", storage, "--allow-data-loss", "--yes").status == 0
+    assert segment_of(storage, 1, 50).exists()
+    assert all(one.assigned for one in decode_control(path.read_bytes()).partitions[1].structs)
+
+
+def test_a_pair_of_which_neither_is_valid_is_not_begun_anew_while_the_disk_is_not_mounted(
+    storage: Path, tmp_path: Path
+) -> None:
+    """The partition's directory is a link that leads nowhere: it was no longer this node's, and verify ended with 0."""
+    path, place = storage / CONTROL_FILE_NAME, tmp_path / "disk"
+    (storage / "1").rename(place)
+    (storage / "1").symlink_to(place)
+    control = decode_control(path.read_bytes())
+    raw = bytearray(path.read_bytes())
+    for number in (1, 2):
+        raw[control.layout.struct_offset(1, number) + 4] ^= 1
+    path.write_bytes(raw)
+    place.rename(tmp_path / "not-mounted")
+    assert invoke("recover", storage, "--allow-data-loss", "--yes").status == 5
+    assert path.read_bytes() == raw
+    assert invoke("recover", storage, "--allow-data-loss", "--yes").status == 4
+    (storage / "1").unlink()
+    (tmp_path / "not-mounted").rename(storage / "1")
+    assert invoke("recover", storage, "--allow-data-loss", "--yes").status == 0
+    assert all(one.assigned for one in decode_control(path.read_bytes()).partitions[1].structs)
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_a_control_file_is_not_cut_to_the_partitions_whose_disks_are_mounted(tmp_path: Path, layout: Layout) -> None:
+    """Its end is missing: the last partition's link tells so, whatever it leads to.  The header forgot that partition."""
+    storage = settle(build_directory(tmp_path / "a", dict.fromkeys(PARTITIONS, 60), layout=layout))
+    (storage / "2").rename(tmp_path / "disk")
+    (storage / "2").symlink_to(tmp_path / "not-mounted")
+    path = storage / CONTROL_FILE_NAME
+    path.write_bytes(path.read_bytes()[: layout.file_size(2)])
+    before = digest(storage)
+    answer = invoke("recover", storage, "--yes")
+    assert (answer.status, "directory of partition 2" in answer.out) == (4, True)
+    assert digest(storage) == before
+    (storage / "2").unlink()
+    assert invoke("recover", storage, "--yes").status == 0
 
 
 @pytest.mark.parametrize("calls", UNLISTED)
@@ -538,6 +591,92 @@ def test_nothing_is_given_up_of_a_directory_that_goes_away_and_comes_back(
         assert {name: after[name] for name in before if name.startswith("1/")} == of_partition(before, 1)
         assert not ledger_path(copy).exists()
         shutil.rmtree(copy)
+
+
+def leave_and_return(patch: pytest.MonkeyPatch, place: Path, first: int, last: int) -> None:
+    """The directory `place` is elsewhere for the calls on what lies beside it from number `first` to `last`.
+
+    It is back when a plan is carried out.
+    """
+    beside, elsewhere, count = os.fspath(place.parent), place.parent.with_name(f"{place.parent.name}-gone"), [0]
+    rename, check = os.rename, Repair.check_current
+
+    def back() -> None:
+        if elsewhere.is_dir():
+            rename(elsewhere, place)
+
+    def checking(repair: Repair) -> None:
+        count[0] = max(first, last + 1)
+        back()
+        check(repair)
+
+    def moving(call: Any) -> Any:
+        def instead(path: Any = ".", *arguments: Any, **named: Any) -> Any:
+            if not isinstance(path, int) and os.fspath(path).startswith(f"{beside}/"):
+                count[0] += 1
+                if count[0] == first:
+                    rename(place, elsewhere)
+                if count[0] == last + 1:
+                    back()
+            return call(path, *arguments, **named)
+
+        return instead
+
+    for name in ("listdir", "scandir", "stat", "lstat", "open"):
+        patch.setattr(os, name, moving(getattr(os, name)))
+    patch.setattr(Repair, "check_current", checking)
+
+
+ANEW = ("--assigned", "--local-low-water-mark", "-1", "--allow-data-loss")
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("first", [1, 8, 15])
+@pytest.mark.parametrize("command", [("recover", "--allow-data-loss"), ("set-partition", "--partition", "1", *ANEW)])
+def test_nothing_is_begun_anew_over_a_directory_that_was_gone_and_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Sequence[str], first: int, layout: Layout
+) -> None:
+    """Also where it was gone when the files were noted, and back before the plan was bound to them: its segment was replaced."""
+    built = settle(
+        build_directory(tmp_path / "a", dict.fromkeys(PARTITIONS, 60), layout=layout, local_low_water_mark=MARK)
+    )
+    refused = 0
+    for last in range(first, first + 160, 4):
+        copy = Path(shutil.copytree(built, tmp_path / f"copy-{last}"))
+        with monkeypatch.context() as patch:
+            leave_and_return(patch, copy / "1", first, last)
+            answer = invoke(command[0], copy, "--yes", *command[1:])
+        assert answer.status in (0, 4, 5, 13), answer.err
+        refused += answer.status == 13
+        assert of_partition(digest(copy), 1) == of_partition(digest(built), 1)
+        assert not ledger_path(copy).exists()
+    assert refused
+
+
+@pytest.mark.parametrize("first", [1, 10, 20])
+@pytest.mark.parametrize("layout", Layout)
+def test_no_partition_changes_hands_by_a_conversion_while_its_directory_is_gone_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout, first: int
+) -> None:
+    """It has seen no session: nothing but the directory, or the flag, tells whether it is assigned."""
+    target = next(one for one in Layout if one is not layout)
+    built = build_directory(tmp_path / "a", {0: 60, 1: [[]], 2: 60}, layout=layout, local_low_water_mark=-1, session=-1)
+    settle(built)
+    if layout.has_flags:
+        assert invoke("set-partition", built, "--partition", 1, "--unassigned", "--yes").status == 0
+    refused = 0
+    for last in range(first, first + 60, 2):
+        copy = Path(shutil.copytree(built, tmp_path / f"copy-{last}"))
+        with monkeypatch.context() as patch:
+            leave_and_return(patch, copy / "1", first, last)
+            answer = invoke("convert", copy, "--layout", target, "--yes")
+        assert answer.status in (0, 10, 13), answer.err
+        refused += answer.status == 13
+        info = decode_control((copy / CONTROL_FILE_NAME).read_bytes()).partitions[1]
+        assigned = [one.assigned for one in info.structs]
+        if answer.status == 0:
+            assert (assigned, (copy / "1").exists()) == ([None] * 2, False) if layout.has_flags else ([True] * 2, True)
+    assert refused
 
 
 @pytest.mark.parametrize("times", [1, 3, 6])

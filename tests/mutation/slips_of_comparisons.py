@@ -32,8 +32,8 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/plan.py",
-        "listings[number] = _no_listing(number)",
-        "listings[number] = []",
+        "        return _no_listing(partition)\n",
+        "        return []\n",
         (
             "tests/cli/test_disks_of_partitions.py::test_a_partition_that_was_not_listed_is_bound_to_nothing_that_may_be_there",
         ),
@@ -41,7 +41,7 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover_control.py",
-        "        if partition in self.view.unlisted:",
+        "        if found is None and places.still_named(self.view.path / str(partition)):",
         "        if False:",
         ("tests/cli/test_disks_of_partitions.py",),
         "a partition that cannot be listed is begun anew, and is no longer assigned",
