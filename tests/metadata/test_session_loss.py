@@ -427,6 +427,7 @@ async def opened(store: EmbeddedStore) -> None:
     await (await EmbeddedStore.open(Path(store.where))).close()
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "turn",
     [
