@@ -93,8 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         """The free text of the peer's Hello."""
         self.requests = 0
         """Requests under way: received and not answered."""
-        self.standing = 0
-        """Those of them that do not count against `most_requests`: each partition has one, which may wait for ever."""
+        self.standing = set[int]()
+        """Partitions with one of these that does not count against `most_requests`, as it may wait for ever."""
         self.size = 0
         """Bytes of their bodies."""
         self._port = port
@@ -351,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
         self._port.budget.give(size + OVERHEAD * requests)
         if self._pauses is Pause.NOTHING:  # the usual case; `IntFlag` operations are slow
             return
-        if self.requests - self.standing <= self._most_requests // 2 and self.size <= self._most_bytes // 2:
+        if self.requests - len(self.standing) <= self._most_requests // 2 and self.size <= self._most_bytes // 2:
             deferred, self._deferred_size = self._deferred_size, 0
             if deferred:
                 self._reserve(deferred)
@@ -361,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _at_bound(self) -> bool:
-        return self.requests - self.standing >= self._most_requests or self.size >= self._most_bytes
+        return self.requests - len(self.standing) >= self._most_requests or self.size >= self._most_bytes
 
     def _check_bounds(self) -> None:
         """Stop reading if this connection is at its bound, or the port's memory budget is used up."""

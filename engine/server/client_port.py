@@ -129,10 +129,8 @@ class ClientConnection(Connection):
         )
         self._client_port = port
         self._limits = Limits(max_data=limits.max_body)
-        # in order of start; bytes parked in the budget, and the partition whose place in `_standing` it has
+        # in order of start; bytes parked in the budget, and the partition whose place in `standing` it has
         self._tasks: dict[asyncio.Task[None], tuple[int, int | None]] = {}
-        # partitions with a mount or feed in progress that does not count against `most_requests`
-        self._standing = set[int]()
         self._may_send = asyncio.Event()
         self._may_send.set()
         # requests for data that wait for a read, each with the pause in seconds before the last attempt
@@ -225,11 +223,10 @@ class ClientConnection(Connection):
         """
         self._begin(1, 0)
         self._port.budget.park(parked)
-        if standing in self._standing:
+        if standing in self.standing:
             standing = None
         if standing is not None:
-            self._standing.add(standing)
-            self.standing += 1
+            self.standing.add(standing)
         task = asyncio.ensure_future(work)
         self._tasks[task] = parked, standing
         task.add_done_callback(self._task_done)
@@ -238,8 +235,7 @@ class ClientConnection(Connection):
         parked, standing = self._tasks.pop(task)
         self._port.budget.unpark(parked)
         if standing is not None:
-            self._standing.discard(standing)
-            self.standing -= 1
+            self.standing.discard(standing)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, PartitionClosedError):
             self._port.log.info("%s: %s", self.peer, error)

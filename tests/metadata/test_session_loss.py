@@ -476,37 +476,22 @@ def test_a_process_with_one_change_right_behind_the_other_keeps_no_other_process
     asyncio.run(test())
 
 
-def test_a_session_outlasts_more_reads_than_its_timeout_has_time_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As those of thousands of partitions, while another process writes; the heartbeat is behind all of them."""
-    real = EmbeddedStore._node
-
-    def slow(store: EmbeddedStore, path: str) -> object:
-        time.sleep(0.01)
-        return real(store, path)
-
-    async def test() -> None:
-        store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=1.0)
-        try:
-            await store.create_root()
-            await store.create("mine", ephemeral=True)
-            lost = store.lost
-            monkeypatch.setattr(EmbeddedStore, "_node", slow)
-            await asyncio.gather(*(store.get("mine") for _ in range(200)))
-            await store.set("mine", b"still here")
-            assert not lost.done()
-        finally:
-            monkeypatch.undo()
-            await store.close()
-
-    asyncio.run(test())
+async def read_two_hundred_times(store: EmbeddedStore) -> None:
+    """As a process with thousands of partitions does."""
+    await asyncio.gather(*(store.get("mine") for _ in range(200)))
 
 
-def test_a_session_outlasts_more_changes_that_are_refused_than_its_timeout_has_time_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def refused_two_hundred_times(store: EmbeddedStore) -> None:
     """As `create` of thousands of nodes that are there already: what is rolled back does not extend the session."""
+    refused = await asyncio.gather(*(store.create("mine") for _ in range(200)), return_exceptions=True)
+    assert {type(one) for one in refused} == {NodeExistsError}
+
+
+@pytest.mark.parametrize("work", [read_two_hundred_times, refused_two_hundred_times])
+def test_a_session_outlasts_more_calls_than_its_timeout_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[EmbeddedStore], Coroutine[Any, Any, None]]
+) -> None:
+    """The heartbeat is behind all of them."""
     real = EmbeddedStore._node
 
     def slow(store: EmbeddedStore, path: str) -> object:
@@ -520,8 +505,7 @@ def test_a_session_outlasts_more_changes_that_are_refused_than_its_timeout_has_t
             await store.create("mine", ephemeral=True)
             lost = store.lost
             monkeypatch.setattr(EmbeddedStore, "_node", slow)
-            refused = await asyncio.gather(*(store.create("mine") for _ in range(200)), return_exceptions=True)
-            assert {type(one) for one in refused} == {NodeExistsError}
+            await work(store)
             await store.set("mine", b"still here")
             assert not lost.done()
         finally:
