@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.errors import DiskError, InvalidRequestError
 from waltzctl.render.ndjson import encode
 

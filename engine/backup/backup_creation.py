@@ -33,6 +33,7 @@ from waltzctl.engine.backup.source_files import (
     plan_storage,
 )
 from waltzctl.engine.durable.disk import STATE_DIRECTORY
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.new_directory import check_not_beside
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Severity
@@ -107,7 +108,9 @@ def _is_begun(path: Path) -> bool:
     whole = all(one.severity is not Severity.DAMAGE for one in view.findings)
     size = sum(one.total for one in blob_status(view))
     ours = {WAL_DIRECTORY, BLOB_DIRECTORY, STATE_DIRECTORY}
-    return whole and not view.directory.sequence and size <= _CONFIGURATION_SIZE and ours.issuperset(os.listdir(path))
+    return (
+        whole and not view.directory.sequence and size <= _CONFIGURATION_SIZE and ours.issuperset(names_in(path) or ())
+    )
 
 
 def create_backup(

@@ -26,7 +26,7 @@ from waltzctl.engine.backup.section_plan import (
     SectionPlan,
     SourceChangedError,
 )
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.log import places
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes

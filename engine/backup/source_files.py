@@ -24,7 +24,7 @@ from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PreviousSection, SectionPlan, SourceChangedError
 from waltzctl.engine.backup.section_planner import SectionPlanner
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.findings.control_files import info_findings

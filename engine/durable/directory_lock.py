@@ -9,7 +9,8 @@ import struct
 from pathlib import Path, PurePath
 from types import TracebackType
 
-from waltzctl.engine.durable.disk import STATE_DIRECTORY, is_still_at, make_directory, open_for_reading, read_range
+from waltzctl.engine.durable.disk import STATE_DIRECTORY, make_directory, open_for_reading, read_range
+from waltzctl.engine.durable.file_status import is_still_at
 from waltzctl.engine.durable.ownership import make_lock_file
 from waltzctl.engine.durable.regular import open_regular
 from waltzctl.engine.errors import DirectoryLockedError, DiskReadError, DiskWriteError, write_error

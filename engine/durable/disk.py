@@ -25,7 +25,8 @@ from pathlib import Path, PurePath
 from types import TracebackType
 
 from waltzctl.engine.durable import ownership
-from waltzctl.engine.durable.regular import NotRegularError, open_regular, special_kind
+from waltzctl.engine.durable.file_status import is_at, special_kind
+from waltzctl.engine.durable.regular import NotRegularError, open_regular
 from waltzctl.engine.errors import (
     DiskError,
     DiskReadError,
@@ -100,22 +101,6 @@ def open_for_reading(path: PurePath | str, *, devices: bool = False) -> int:
         raise SpecialFileError(path, None, error, doing="open") from error
     except OSError as error:
         raise DiskReadError(path, None, error, doing="open") from error
-
-
-def is_directory(path: PurePath) -> bool:
-    """Whether a directory is at `path`, links followed.  Raises DiskReadError where the disk or file server does not tell."""
-    try:
-        return Path(path).is_dir()
-    except OSError as error:
-        raise DiskReadError(path, None, error, doing="look at") from error
-
-
-def exists(path: PurePath) -> bool:
-    """Whether something is at `path`, where the caller writes; links are followed.  Raises DiskWriteError as `is_directory`."""
-    try:
-        return Path(path).exists()
-    except OSError as error:
-        raise write_error(path, None, error, doing="look at") from error
 
 
 def check_writable(path: PurePath) -> None:
@@ -479,24 +464,6 @@ def _is_there(path: PurePath) -> bool:
     except OSError as error:  # a name that is too long, a directory that this user may not enter
         raise write_error(path, None, error, doing="create") from error
     return True
-
-
-def is_at(path: PurePath, made: os.stat_result) -> bool:
-    """Whether the file at `path` is the one that was made, links not followed."""
-    with contextlib.suppress(OSError):
-        return os.path.samestat(os.lstat(path), made)
-    return False
-
-
-def is_still_at(path: PurePath, descriptor: int) -> bool:
-    """Whether an open file or directory is the one at `path`, links followed: it was neither moved nor replaced.
-
-    Raises OSError where the system does not tell.
-    """
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def write_whole(path: PurePath, parts: bytes | Iterable[bytes]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, FileEdits, MoveDirectory, Overwrite, Remove, Replace, group_edits
+from waltzctl.engine.durable.file_status import file_numbers, special_kind
 from waltzctl.engine.durable.manifest import (
     KeptFile,
     KeptMove,
@@ -26,7 +27,6 @@ from waltzctl.engine.durable.manifest import (
     write_entry,
 )
 from waltzctl.engine.durable.mounts import mount_of
-from waltzctl.engine.durable.regular import file_numbers, special_kind
 from waltzctl.engine.durable.relocation import relocate
 from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp
 from waltzctl.engine.errors import DiskReadError, DiskWriteError, RefusedError, StalePlanError

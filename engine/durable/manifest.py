@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.relocation import UNASSIGNED
 from waltzctl.engine.errors import DamageError, RefusedError
 from waltzctl.engine.findings import Code, make_finding
@@ -431,7 +432,7 @@ def read_entry(path: Path, state_files: Collection[str]) -> QuarantineEntry | No
         return decode_entry(data, path, state_files)
     except FileNotFoundError:
         # An entry begins with its manifest; the first write of one may have left its temporary file.
-        if all(one.name == MANIFEST + disk.TEMPORARY_SUFFIX for one in path.iterdir()):
+        if all(name == MANIFEST + disk.TEMPORARY_SUFFIX for name in names_in(path) or ()):
             return None
         raise unusable(path, "the manifest is missing") from None
     except ValueError as error:

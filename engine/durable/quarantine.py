@@ -41,6 +41,7 @@ from waltzctl.engine.durable import disk, journal
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.execution import carry_out, check_edits, check_space, prepare
+from waltzctl.engine.durable.file_status import FileNumbers, file_numbers, names_in
 from waltzctl.engine.durable.manifest import (
     INTERRUPTED,
     MANIFEST,
@@ -54,7 +55,6 @@ from waltzctl.engine.durable.manifest import (
     unusable,
     write_entry,
 )
-from waltzctl.engine.durable.regular import FileNumbers, file_numbers
 from waltzctl.engine.durable.relocation import settle_relocations
 from waltzctl.engine.durable.restore import (
     Way,
@@ -66,7 +66,7 @@ from waltzctl.engine.durable.restore import (
     stamp_as,
     ways_back,
 )
-from waltzctl.engine.errors import DiskFullError, DiskReadError, DiskWriteError, RefusedError, WaltzError
+from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, WaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.formats.adapters import format_time
 
@@ -98,13 +98,7 @@ class Store:
 
 
 def _entry_names(storage: Path) -> list[str]:
-    try:
-        names = os.listdir(quarantine_directory(storage))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise DiskReadError(quarantine_directory(storage), None, error, doing="list") from error
-    return sorted(name for name in names if entry_name_valid(name))
+    return [name for name in names_in(quarantine_directory(storage)) or () if entry_name_valid(name)]
 
 
 def _entry_directories(storage: Path) -> list[Path]:
@@ -273,7 +267,7 @@ def _settle(path: Path) -> None:
 
 def _discard(path: Path) -> None:
     """Remove an entry in state *preparing*, whose edits were not begun; its manifest last."""
-    names = sorted(os.listdir(path), key=lambda name: name == MANIFEST)
+    names = sorted(names_in(path) or (), key=lambda name: name == MANIFEST)
     if any(name.startswith("old-") for name in names):
         raise unusable(path, "it says that nothing was changed, but a file was moved here")
     for name in names:
@@ -307,7 +301,7 @@ def _drop_copies(entry: QuarantineEntry) -> None:
     Not durable: copies that a crash brings back are removed by the next writer.
     """
     kinds = "range|new|old" if entry.state is RepairState.PRUNED else "range|new"
-    copies = [entry.path / name for name in sorted(os.listdir(entry.path)) if re.fullmatch(rf"({kinds})-\d+", name)]
+    copies = [entry.path / name for name in names_in(entry.path) or () if re.fullmatch(rf"({kinds})-\d+", name)]
     for path in copies:
         disk.unlink(path)
 

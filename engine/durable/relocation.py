@@ -19,11 +19,10 @@ in progress.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path, PurePath
 from typing import TypeVar
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.errors import DiskError
 
 Place = TypeVar("Place", bound=PurePath)
@@ -64,10 +63,10 @@ def settle_relocations(storage: Path) -> None:
     """
     unassigned, deleting = retired_directories(storage)
     returning = storage / disk.STATE_DIRECTORY / RETURNING
-    returned = returning.is_dir()
+    returned = file_status.is_directory(returning)
     for directory in (storage, unassigned, deleting) if returned else (deleting, unassigned, storage):
         if directory.is_dir():
             disk.sync_directory(directory)
     disk.sync_directory(storage / disk.STATE_DIRECTORY)
-    if returned and not os.listdir(returning):
+    if returned and not file_status.names_in(returning):
         disk.remove_directory(returning)

@@ -17,8 +17,8 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.file_status import file_numbers, names_in
 from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, RepairState, Stamp, locate
-from waltzctl.engine.durable.regular import file_numbers
 from waltzctl.engine.durable.relocation import relocate, settle_relocations
 from waltzctl.engine.errors import DamageError, DiskReadError, DiskWriteError
 from waltzctl.engine.findings import Code, make_finding
@@ -300,7 +300,7 @@ def remove_made_directories(entry: QuarantineEntry) -> None:
     """Remove the directories that the repair made, if they are empty."""
     for name in reversed(entry.directories):
         path = locate(entry.storage, name)
-        if path.is_dir() and not os.listdir(path):
+        if names_in(path) == []:
             disk.remove_directory(path)
         disk.sync_directory(path.parent)
 

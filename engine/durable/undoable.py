@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState, locate
 from waltzctl.engine.durable.restore import same_contents, stamp_as
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
@@ -59,7 +60,7 @@ def check_as_left(
             advice=f"what was written since would be lost; the kept bytes are in {entry.path}" + other_way(entry),
         )
     for name in entry.directories:
-        inside = {path.relative_to(entry.storage).as_posix() for path in (entry.storage / name).iterdir()}
+        inside = {f"{name}/{one}" for one in names_in(entry.storage / name) or ()}
         if foreign := sorted(inside - touched - {path.relative_to(entry.storage).as_posix() for path in but}):
             raise StalePlanError(f"{entry.storage / foreign[0]}: came into a directory that the repair {entry.id} made")
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.errors import DiskError, RefusedError, write_error
 
 
@@ -56,7 +56,7 @@ def work_directory(place: Path) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if disk.is_at(place, made):
+            if file_status.is_at(place, made):
                 with contextlib.suppress(DiskError):
                     disk.remove_tree(place)
             raise
@@ -92,7 +92,7 @@ def lock_directory(place: Path, held: contextlib.ExitStack) -> int:
             raise write_error(place, None, error, doing="lock") from error
         held.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if disk.is_still_at(place, descriptor):
+        if file_status.is_still_at(place, descriptor):
             return descriptor
     raise RefusedError(
         f"{place}: another run is at work there", advice="wait until it has ended, or name another directory"

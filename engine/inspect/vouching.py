@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.regular import is_named
+from waltzctl.engine.durable.file_status import is_named
 from waltzctl.engine.durable.relocation import retired_directories
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
@@ -68,10 +68,8 @@ def listing(storage: PurePath) -> dict[str, FileState]:
 def _collect(directory: PurePath, prefix: str, found: dict[str, FileState]) -> None:
     try:
         names = places.examined(directory)
-    except FileNotFoundError:  # it was removed meanwhile
+    except OSError:  # it was removed meanwhile
         return
-    except OSError as error:
-        raise DiskReadError(directory, None, error, doing="list") from error
     for name, numbers in names.items():
         path = directory / name
         if numbers is not None:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from types import TracebackType
 from typing import Protocol, Self
 
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.scan.byte_source import ByteSource
 
 
@@ -53,7 +53,7 @@ class Access(Protocol):
     def names(self, path: PurePath) -> list[str]:
         """The names in a directory, in order.
 
-        Raises FileNotFoundError, NotADirectoryError, and DiskReadError or OSError for the rest.
+        Raises OSError where there is no directory (`file_status.NOTHING_THERE`), DiskReadError where it cannot be listed.
         """
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:

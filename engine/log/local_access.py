@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from waltzctl.engine.durable import directory_lock, disk, regular
-from waltzctl.engine.durable.regular import FileNumbers, special_kind
+from waltzctl.engine.durable import directory_lock, disk, file_status
+from waltzctl.engine.durable.file_status import FileNumbers, special_kind
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.log.access import OpenSource, PlaceKind
 from waltzctl.engine.scan.byte_source import FileSource
@@ -27,32 +28,33 @@ class LocalAccess:
 
     def named(self, path: PurePath) -> bool:
         """True for a dangling link as well, and for what cannot be examined."""
-        return regular.is_named(path)
+        return file_status.is_named(path)
 
     def numbers(self, path: PurePath) -> FileNumbers | None:
         """From ``stat``.  Raises DiskReadError."""
-        return regular.file_numbers(path)
+        return file_status.file_numbers(path)
 
     def names(self, path: PurePath) -> list[str]:
-        """Raises OSError."""
-        return sorted(os.listdir(path))
+        """See `Access.names`."""
+        with _read_errors(path):
+            return sorted(os.listdir(path))
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
-        """Raises OSError."""
+        """See `Access.listing`."""
         above, found = os.fspath(path), dict[str, FileNumbers | None]()
         for name in self.names(path):
             found[name] = None
             with contextlib.suppress(DiskReadError):  # a single entry that cannot be examined hides no other
-                found[name] = regular.file_numbers(os.path.join(above, name))
+                found[name] = file_status.file_numbers(os.path.join(above, name))
         return found
 
     def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
-        """Raises OSError.
+        """By what the directory says of its entries.
 
-        By what the directory says of its entries.  One of which it does not say enough, and that cannot be examined, counts as a
-        directory: whoever lists it gets the error, and only for that one.
+        One of which it does not say enough, and that cannot be examined, counts as a directory: whoever lists it gets the error,
+        and only for that one.
         """
-        with os.scandir(path) as entries:
+        with _read_errors(path), os.scandir(path) as entries:
             return {entry.name: _kind_of(entry) for entry in sorted(entries, key=lambda entry: entry.name)}
 
     def modified_ns(self, path: PurePath) -> int | None:
@@ -94,6 +96,16 @@ class LocalAccess:
 FILES = LocalAccess()
 
 
+@contextlib.contextmanager
+def _read_errors(path: PurePath) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in file_status.NOTHING_THERE:
+            raise
+        raise DiskReadError(path, None, error, doing="list") from error
+
+
 def _kind_of(entry: os.DirEntry[str]) -> PlaceKind | None:
     try:
         if entry.is_dir():
@@ -102,4 +114,4 @@ def _kind_of(entry: os.DirEntry[str]) -> PlaceKind | None:
             return PlaceKind.FILE
         return PlaceKind.SPECIAL if not entry.is_symlink() or os.path.exists(entry.path) else None
     except OSError as error:
-        return None if error.errno in regular.NOTHING_THERE else PlaceKind.DIRECTORY
+        return None if error.errno in file_status.NOTHING_THERE else PlaceKind.DIRECTORY

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log.access import Access, OpenSource, PlaceKind
 from waltzctl.engine.log.local_access import FILES

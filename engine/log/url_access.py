@@ -29,7 +29,7 @@ from pathlib import PurePath
 from types import TracebackType
 from typing import Any
 
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DiskReadError, UnavailableError
 from waltzctl.engine.log.access import ObjectAccess, OpenSource, PlaceKind
 from waltzctl.engine.log.url_path import Options, UrlPath

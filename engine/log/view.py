@@ -23,7 +23,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.amounts import MAX_PARTITION, format_ranges
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.access import PlaceKind
@@ -309,9 +309,9 @@ def _listing_errors(path: PurePath) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotWaltzError(f"{path}: no such directory") from error
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise NotWaltzError(f"{path}: a link that leads in a circle, no directory") from error
-        raise DiskReadError(path, None, error, doing="list") from error
+        circle = error.errno == errno.ELOOP
+        what = "a link that leads in a circle, no directory" if circle else f"no directory: {error.strerror}"
+        raise NotWaltzError(f"{path}: {what}") from error
 
 
 def read_control(path: PurePath) -> ControlFile | None:

@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from waltzctl.engine.durable.disk import is_still_at
+from waltzctl.engine.durable.file_status import is_still_at
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.metadata import embedded_sessions
 from waltzctl.engine.metadata.embedded_file import begin_writing, open_file, reading, translated_errors

@@ -14,13 +14,13 @@ every wait ends after `ZooKeeperOptions.connect_timeout`.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.errors import (
     DamageError,
     DeadlineError,
@@ -102,7 +102,7 @@ def prepare_directory(directory: Path, metadata: ClusterMetadata) -> bool:
         raise NotWaltzError(
             f"{directory}: no such directory", advice="make it, or mount its disk; a node does not create it"
         )
-    if (directory / CONTROL_FILE_NAME).exists() or os.listdir(directory):
+    if (directory / CONTROL_FILE_NAME).exists() or names_in(directory):
         return False
     create_cluster(
         [directory],

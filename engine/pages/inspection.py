@@ -15,8 +15,8 @@ from pathlib import Path
 
 from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
+from waltzctl.engine.durable.file_status import FileNumbers, file_numbers, names_in
 from waltzctl.engine.durable.quarantine import interruptions
-from waltzctl.engine.durable.regular import FileNumbers, file_numbers
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding, status_of, worst
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
@@ -76,8 +76,8 @@ def store_state(path: Path) -> StoreState:
     """Metadata of the store's log and blob files, without reading them; empty if there are none."""
     names: list[str] = []
     for directory in (WAL_DIRECTORY, BLOB_DIRECTORY):
-        with contextlib.suppress(OSError):  # reading the directory reports the error
-            names += [f"{directory}/{name}" for name in os.listdir(path / directory)]
+        with contextlib.suppress(DiskReadError):  # reading the directory reports the error
+            names += [f"{directory}/{name}" for name in names_in(path / directory) or ()]
     found: StoreState = dict.fromkeys(names)
     for name in names:
         # reading such a file reports the error; what is in other files can be read
@@ -358,11 +358,7 @@ def _logged_ends(contents: WalContents) -> dict[int, int]:
 def _unknown_names(view: StoreView) -> Iterator[Finding]:
     """Files that do not belong to a page store."""
     for directory, known in ((WAL_DIRECTORY, parse_log_name), (BLOB_DIRECTORY, parse_blob_name)):
-        try:
-            names = sorted(os.listdir(view.path / directory))
-        except FileNotFoundError:
-            continue
-        for name in names:
+        for name in names_in(view.path / directory) or ():
             if known(name) is None:
                 half = name.endswith(TEMPORARY_SUFFIX)
                 code = Code.TEMPORARY_FILE if half else Code.UNKNOWN_FILE

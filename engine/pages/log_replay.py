@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
-from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
+from waltzctl.engine.durable.file_status import names_in
+from waltzctl.engine.errors import DamageError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.pages.blob_stats import BlobStats
 from waltzctl.engine.pages.checkpoint import Checkpoint, load_entries
@@ -99,12 +99,10 @@ def _apply(
 def blob_files(store: Path) -> list[int]:
     """Ids of the blob files of a store, ascending.  Raises NotWaltzError if their directory does not exist, DiskReadError."""
     directory = store / BLOB_DIRECTORY
-    try:
-        return sorted(filter(None, map(parse_blob_name, os.listdir(directory))))
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotWaltzError(f"{store}: no page store", advice=f"one has the directory {BLOB_DIRECTORY}") from None
-    except OSError as error:
-        raise DiskReadError(directory, None, error, doing="list") from error
+    found = names_in(directory)
+    if found is None:
+        raise NotWaltzError(f"{store}: no page store", advice=f"one has the directory {BLOB_DIRECTORY}")
+    return sorted(filter(None, map(parse_blob_name, found)))
 
 
 def mark_space(directory: PageDirectory, stats: BlobStats, present: Mapping[int, Path], store: Path) -> None:

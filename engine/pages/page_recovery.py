@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.execution import check_edits
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry
 from waltzctl.engine.durable.quarantine import (
     apply_edits,
@@ -175,7 +176,7 @@ def _plan(
         "mode": mode.value,
         "roll_back": roll_back,
         "steps": [{**asdict(step), "path": os.path.relpath(step.path, path)} for step in steps],
-        "log": [[name, _file_state(path / WAL_DIRECTORY / name)] for name in sorted(os.listdir(path / WAL_DIRECTORY))],
+        "log": [[name, _file_state(path / WAL_DIRECTORY / name)] for name in names_in(path / WAL_DIRECTORY) or ()],
     }
     digest = hashlib.sha256(canonical(body)).hexdigest()
     return PageRecovery(path, mode, tuple(steps), tuple(edits), digest, roll_back)
@@ -345,7 +346,7 @@ def check_undo(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
     names = [parse_log_name(Path(one.path).name) for one in entry.files]
     highest = max((name.number for name in names if name is not None), default=0)
     wal = entry.storage / WAL_DIRECTORY
-    later = [name for name in map(parse_log_name, os.listdir(wal)) if name is not None and name.number > highest]
+    later = [name for name in map(parse_log_name, names_in(wal) or ()) if name is not None and name.number > highest]
     if later:
         raise StalePlanError(
             f"{wal / str(min(later))}: the store was opened for writing since the repair {entry.id}",

@@ -32,6 +32,7 @@ from types import TracebackType
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import (
@@ -132,8 +133,8 @@ class PageStorage(PageReader):
             disk.make_directory(path)
             disk.sync_directory(path.parent)
         ours = (BLOB_DIRECTORY, WAL_DIRECTORY)  # an interrupted `create` leaves these directories, empty
-        left = [name for name in os.listdir(path) if name not in (disk.STATE_DIRECTORY, *ours)]
-        if left := left or [name for name in ours if (path / name).is_dir() and os.listdir(path / name)]:
+        left = [name for name in names_in(path) or () if name not in (disk.STATE_DIRECTORY, *ours)]
+        if left := left or [name for name in ours if names_in(path / name)]:
             raise InvalidRequestError(f"{path}: not empty, {left[0]} is there", advice="name a new directory")
         for name in ours:
             if not (path / name).is_dir():

@@ -18,12 +18,12 @@ it counts only if that data is intact; otherwise it is a torn tail as well (`Fau
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
+from waltzctl.engine.durable.file_status import file_numbers, names_in
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.page_data import is_whole, read_page
@@ -194,14 +194,11 @@ def _without_unflushed_record(store: Path, file: LogFile) -> LogFile:
 def read_wal(store: Path) -> WalContents:
     """The log of the page store at `store`.  Raises NotWaltzError where there is none, DiskReadError."""
     directory = store / WAL_DIRECTORY
-    try:
-        found = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    found = names_in(directory)
+    if found is None:
         raise NotWaltzError(
             f"{store}: no page store", advice=f"one has the directories {WAL_DIRECTORY} and {BLOB_DIRECTORY}"
-        ) from None
-    except OSError as error:
-        raise DiskReadError(directory, None, error, doing="list") from error
+        )
     names = sorted(name for name in map(parse_log_name, found) if name is not None)
     temporary = tuple(sorted(name for name in found if name.endswith(TEMPORARY_SUFFIX)))
     checkpoint = max((name for name in names if name.is_checkpoint), default=None)
@@ -218,13 +215,8 @@ def read_wal(store: Path) -> WalContents:
 
 
 def _blobs_hold_data(directory: Path) -> bool:
-    try:
-        with os.scandir(directory) as found:
-            return any(parse_blob_name(one.name) and one.stat().st_size for one in found)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise DiskReadError(directory, None, error, doing="list") from error
+    found = (file_numbers(directory / name) for name in names_in(directory) or () if parse_blob_name(name))
+    return any(numbers is not None and numbers.size for numbers in found)
 
 
 def edits_of(contents: WalContents, mode: RecoveryMode) -> Iterator[Edit]:

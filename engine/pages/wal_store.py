@@ -16,13 +16,13 @@ interrupted write leaves a torn tail, as without copies.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile, read_range
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.file_system import begin_writing
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import PageStoreFailedError
@@ -224,7 +224,7 @@ class WalStore:
         disk.write_whole(path, parts())
         self._checkpoint = number
         self.lacks_copies = False
-        for name in sorted(filter(None, map(parse_log_name, os.listdir(self.directory)))):
+        for name in sorted(filter(None, map(parse_log_name, names_in(self.directory) or ()))):
             if name.number < number or name == (number, LOG_LEVEL):
                 disk.unlink(self.directory / str(name))  # a crash may bring it back: then it is stale
         with self._names:

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.regular import is_named
+from waltzctl.engine.durable.file_status import is_named, names_in
 from waltzctl.engine.errors import DiskError, PipelineError
 from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, key_there, lost_buckets
 from waltzctl.engine.pipeline.project import TABLES, Project
@@ -88,12 +88,7 @@ def uncataloged_tables(session: Session, project: Project) -> tuple[str, ...]:
     known = {row["tableName"] for row in session.spark.sql("SHOW TABLES").collect()}
     if project.state_in_files:
         known.add("state")  # a sink, which is never in the catalog
-    found = []
-    for one in TABLES:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if one not in known and os.listdir(project.directory / one):
-                found.append(one)
-    return tuple(found)
+    return tuple(one for one in TABLES if one not in known and names_in(project.directory / one))
 
 
 def removed_tables(session: Session, project: Project, but: tuple[str, ...]) -> tuple[str, ...]:
@@ -121,9 +116,7 @@ def removed_tables(session: Session, project: Project, but: tuple[str, ...]) -> 
             return False
         location = _table_location(session.spark, name)
         where = None if location is None else urllib.parse.urlparse(location)
-        with contextlib.suppress(FileNotFoundError):
-            return where is None or where.scheme not in ("", "file") or bool(os.listdir(where.path))
-        return False
+        return where is None or where.scheme not in ("", "file") or bool(names_in(Path(where.path)))
 
     return tuple(one for one in written if not exists(one))
 
@@ -174,10 +167,8 @@ def mismatched_tables(session: Session, project: Project, but: tuple[str, ...]) 
 
 def _last_batch(directory: Path) -> int:
     """The highest batch number in one of Spark's logs, whose files are named ``9`` or ``9.compact``; -1 without any."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        numbers = [name.removesuffix(".compact") for name in os.listdir(directory)]
-        return max((int(one) for one in numbers if one.isdigit()), default=-1)
-    return -1
+    numbers = (name.removesuffix(".compact") for name in names_in(directory) or ())
+    return max((int(one) for one in numbers if one.isdigit()), default=-1)
 
 
 def _table_location(spark: SparkSession, name: str) -> str | None:
@@ -257,7 +248,7 @@ def remove_partial_offsets(project: Project) -> None:
         if "offsets" in directories:
             directories.clear()  # the subdirectories of a query's checkpoint have none of their own
             offsets = Path(place, "offsets")
-            names = os.listdir(offsets)
+            names = names_in(offsets) or ()
             if not any(name.isdigit() for name in names):
                 for name in names:
                     (offsets / name).unlink()

@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Cut, MoveDirectory, Overwrite, Replace
-from waltzctl.engine.durable.regular import is_named
+from waltzctl.engine.durable.file_status import is_named
 from waltzctl.engine.errors import DamageError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.inspect.control_checks import inspect_control

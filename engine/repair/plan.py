@@ -11,7 +11,6 @@ reads the first one (`PlanDraft`): what is written meanwhile makes the plan stal
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Replace
 from waltzctl.engine.durable.execution import check_edits
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
@@ -224,17 +224,10 @@ def _listed(storage: Path, partition: int | None) -> list[FileSeen]:
     if partition is None:
         return [*_states(storage, [storage / CONTROL_FILE_NAME, ledger_path(storage)])]
     directory = storage / str(partition)
-    try:
-        names = sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return []
-    except NotADirectoryError:  # a file with a partition's name, which verify notes
-        return [*_states(storage, [directory])]
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # a symbolic link loop, which verify notes
-            return []
-        raise DiskReadError(directory, None, error, doing="list") from error
-    return [*_states(storage, [directory / name for name in names])]
+    names = names_in(directory)
+    # None: not there, or a file with a partition's name, which verify notes
+    seen = [directory] if names is None else [directory / name for name in names]
+    return [*_states(storage, seen)]
 
 
 def _states(storage: PurePath, paths: Iterable[PurePath]) -> Iterable[FileSeen]:

@@ -21,7 +21,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from waltzctl.engine.durable.edits import Cut, Overwrite
-from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.engine.findings.control_files import (
     control_missing,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.regular import NOTHING_THERE
+from waltzctl.engine.durable.file_status import NOTHING_THERE, names_in
 from waltzctl.engine.durable.relocation import retired_directories
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.log.view import partition_number
@@ -196,8 +196,8 @@ def _unread(path: Path, error: OSError, doing: str) -> DiskReadError:
 def _linked_partitions(directory: Path) -> Iterator[Path]:
     """The links in a storage directory in the places of partitions' directories, put aside or not."""
     for above in (directory, retired_directories(directory)[0]):
-        with contextlib.suppress(OSError):  # who lists everything tells of it
-            for name in sorted(os.listdir(above)):
+        with contextlib.suppress(DiskReadError):  # who lists everything tells of it
+            for name in names_in(above) or ():
                 if (
                     partition_number(name) is not None
                     and os.path.islink(above / name)

@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
-from waltzctl.engine.durable.regular import is_named
+from waltzctl.engine.durable.file_status import is_named
 from waltzctl.engine.durable.relocation import DELETING
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.durable.regular import is_named
+from waltzctl.engine.durable.file_status import is_named
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.pages.names import WAL_DIRECTORY
 

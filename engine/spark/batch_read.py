@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.log import places
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, IndexTask, SegmentTask, read_view
 from waltzctl.engine.spark.plain_errors import plain_errors
@@ -140,7 +140,7 @@ def check_seen(items: Iterable[Any]) -> dict[PurePath, places.Standing | None]:
 def _empty(directory: PurePath) -> bool:
     try:
         return not places.names(directory)
-    except OSError:  # gone, or not to be listed: whoever reads its files tells why
+    except (OSError, DiskReadError):  # gone, or not to be listed: whoever reads its files tells why
         return False
 
 

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.errors import DiskError, DiskReadError, RefusedError
 
 OWNER = "owner"
@@ -95,10 +96,9 @@ def clear_left(target: Path) -> None:
     Raises RefusedError when another write to the target seems to be under way, DiskReadError when that cannot be found out,
     DiskWriteError.
     """
-    if target.parent.is_dir():
-        for name in sorted(os.listdir(target.parent)):
-            if name.startswith(prefix(target)):
-                _clear(target, target.parent / name)
+    for name in names_in(target.parent) or ():
+        if name.startswith(prefix(target)):
+            _clear(target, target.parent / name)
 
 
 def make_staging(target: Path) -> Path:

@@ -118,10 +118,8 @@ class DirectoryHistory:
         try:
             named = (partition_number(name) for name in places.names(self._path))
             found = [number for number in named if number is not None]
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotWaltzError(f"{self._path}: no storage directory: {error.strerror}") from error
         except OSError as error:
-            raise DiskReadError(self._path, None, error) from error
+            raise NotWaltzError(f"{self._path}: no storage directory: {error.strerror}") from error
         self._control = read_control(self._path / CONTROL_FILE_NAME)
         if self._control is None:
             view_storage(self._path)  # raises NotWaltzError unless partitions lie there without a control file

@@ -19,8 +19,8 @@ import os
 from pathlib import PurePath
 from typing import TypeVar
 
-from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.regular import NOTHING_THERE
+from waltzctl.engine.durable import disk, file_status
+from waltzctl.engine.durable.file_status import NOTHING_THERE
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.log import places
@@ -59,7 +59,7 @@ def out_of_reach(storage: PurePath) -> tuple[PurePath, ...]:
     aside = put_aside_path(storage, 0).parent
     found = []
     for place in (aside / name for name in _names(aside) if partition_number(name) is not None):
-        if os.path.islink(place) and not disk.is_directory(place):
+        if os.path.islink(place) and not file_status.is_directory(place):
             found.append(place)
         else:
             found += [one for one in (place / name for name in _names(place)) if _leads_nowhere(one)]
@@ -81,10 +81,8 @@ def _leads_nowhere(place: PurePath) -> bool:
 def _names(directory: PurePath) -> list[str]:
     try:
         return places.names(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # none there
         return []
-    except OSError as error:
-        raise DiskReadError(directory, None, error, doing="list") from error
 
 
 def is_retired(storage: PurePath, number: int) -> bool:

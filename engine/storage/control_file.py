@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.durable.directory_lock import moved
 from waltzctl.engine.errors import (
     ConcurrentUpdateError,
@@ -193,7 +193,7 @@ class OpenControlFile:
         acknowledged together would lie apart.
         """
         try:
-            if disk.is_still_at(self.path, self._file.fileno()):
+            if file_status.is_still_at(self.path, self._file.fileno()):
                 return
         except OSError as error:  # a directory above that may no longer be entered, for instance
             raise write_error(self.path, None, error) from error

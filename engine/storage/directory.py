@@ -33,10 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import MappingProxyType, TracebackType
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.durable.file_status import is_named, special_kind
 from waltzctl.engine.durable.manifest import partitions_of
-from waltzctl.engine.durable.regular import is_named, special_kind
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.errors import (
     DamageError,
@@ -287,7 +287,7 @@ class StorageDirectory:
             self._control.check_in_place()
             directory = self.path / str(number)
             # an old deletion that is finished later would drop the new partition's fence
-            if not disk.is_directory(directory):
+            if not file_status.is_directory(directory):
                 self._finish_deletion(number, (number,))
             info = self._control.info(number)
             current = info.current_struct
@@ -524,7 +524,7 @@ class StorageDirectory:
         for number in range(self.num_partitions):
             directory = self.path / str(number)
             try:
-                present = disk.is_directory(directory)
+                present = file_status.is_directory(directory)
             except DiskReadError:  # a disk of its own that failed: whoever opens the partition tells it
                 present = True
             assigned = is_hosted(self.path, control, number, directory=present)

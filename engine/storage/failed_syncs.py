@@ -13,7 +13,7 @@ import contextlib
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.regular import is_named
+from waltzctl.engine.durable.file_status import is_named
 from waltzctl.engine.errors import DiskError, DiskReadError
 
 CONTROL = "control"

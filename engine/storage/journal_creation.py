@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.durable.directory_lock import hold_file
 from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.storage.journal_recovery import is_written, remove_file
@@ -56,11 +56,12 @@ def create_journal_file(
             _remove_earlier_journal(path, owner)
         for one in files:
             one.path = path
-        if not disk.is_at(path, os.fstat(files[0].fileno())):
+        if not file_status.is_at(path, os.fstat(files[0].fileno())):
             raise _met(path)
         write_state(storage, state)
     except BaseException:
-        if files and disk.is_at(path, os.fstat(files[0].fileno())):  # otherwise the one there is another process's
+        # otherwise the one there is another process's
+        if files and file_status.is_at(path, os.fstat(files[0].fileno())):
             remove_file(path)
         close_all(files)
         raise

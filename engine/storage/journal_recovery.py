@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.durable.relocation import DELETING
 from waltzctl.engine.errors import DamageError, DiskError, DiskFullError, WaltzError
@@ -212,7 +212,7 @@ def _keep(storage: Path, control: OpenControlFile, state: JournalState, partitio
 
 def _deletion_unfinished(storage: Path, partition: int) -> bool:
     """Whether a deletion of the partition is unfinished, so that its records need no write-back.  Raises DiskReadError."""
-    return not disk.is_directory(storage / str(partition)) and disk.is_directory(
+    return not file_status.is_directory(storage / str(partition)) and file_status.is_directory(
         retired_place(storage, DELETING, partition)
     )
 

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     DamageError,
@@ -344,7 +344,7 @@ class Partition:
                     raise
             except DiskWriteError as error:
                 try:
-                    left = disk.exists(self.path / segment_name(active.next_transaction_id))
+                    left = file_status.exists(self.path / segment_name(active.next_transaction_id))
                 except DiskWriteError:  # nobody can tell
                     left = True
                 if left:  # the new segment could not be removed, and records appended in front of it would overlap it

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import file_status
 from waltzctl.engine.errors import (
     DESCRIPTOR_SHORTAGE,
     DamageError,
@@ -102,7 +102,7 @@ class PartitionOpener:
             return self._not_examined(number, left)
         findings = list(self._control.findings(number, self._storage))
         try:
-            present = disk.is_directory(directory)
+            present = file_status.is_directory(directory)
         except DiskReadError as error:
             return self._not_examined(number, error)
         if not present:

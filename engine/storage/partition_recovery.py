@@ -30,7 +30,7 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
-from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.errors import DiskReadError, SyncFailedError
 from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding

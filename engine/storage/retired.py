@@ -10,9 +10,9 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
+from waltzctl.engine.durable.file_status import is_named, names_in, special_kind
 from waltzctl.engine.durable.mounts import is_mount
-from waltzctl.engine.durable.regular import is_named, special_kind
 from waltzctl.engine.durable.relocation import DELETING, relocate
 from waltzctl.engine.errors import DiskError, DiskFullError, DiskReadError, RefusedError
 from waltzctl.engine.log.view import partition_number, view_partition
@@ -30,9 +30,9 @@ def check_directory(place: Path, number: int, *, back_in: Path | None = None) ->
     What leads to a disk that is not mounted, or cannot be examined, is there: an empty partition beside it would have lost it.
     `back_in`: where it is moved to next; a relative link, which an earlier version put aside, leads from there.
     """
-    if disk.is_directory(place) or not is_named(place):
+    if file_status.is_directory(place) or not is_named(place):
         return
-    if back_in is None or not place.is_symlink() or not disk.is_directory(back_in / os.readlink(place)):
+    if back_in is None or not place.is_symlink() or not file_status.is_directory(back_in / os.readlink(place)):
         raise RefusedError(
             f"{place}: it is {special_kind(place) or 'a file'}, not a directory",
             advice=f"mount what it leads to, or bring the directory of partition {number} back",
@@ -54,7 +54,7 @@ def check_put_aside(storage: Path, number: int) -> None:
     """Raise RefusedError when the partition cannot be put aside: there are files put aside before, or no directory to move."""
     target = put_aside_path(storage, number)
     _refuse_elsewhere(storage / str(number), moved_back=True)
-    if not disk.is_directory(storage / str(number)):
+    if not file_status.is_directory(storage / str(number)):
         raise RefusedError(
             f"{storage / str(number)}: the directory of partition {number} is lost, so that there is nothing to put aside",
             advice="bring it back, or take the partition away with its files deleted",
@@ -105,7 +105,7 @@ def take_from_aside(storage: Path, number: int) -> None:
 
 def left_directories(storage: Path, number: int) -> list[Path]:
     """The directories of a partition that exist: its own, and the one put aside.  Raises DiskReadError."""
-    return [path for path in (storage / str(number), put_aside_path(storage, number)) if disk.is_directory(path)]
+    return [path for path in (storage / str(number), put_aside_path(storage, number)) if file_status.is_directory(path)]
 
 
 def check_deletion(storage: Path, number: int) -> None:
@@ -161,14 +161,8 @@ def finish_deletions(
     When the disk is too full for step 1, the files are removed before it; where that makes no room, the deletion waits as well.
     """
     directory = storage / disk.STATE_DIRECTORY / DELETING
-    try:
-        names = sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise DiskReadError(directory, None, error, doing="list") from error
     failed: dict[int, DiskError] = {}
-    for name in names:
+    for name in names_in(directory) or ():
         number = partition_number(name)
         if number is None or number >= control.num_partitions:
             continue  # not put there by a deletion
@@ -205,11 +199,7 @@ def _forget(storage: Path, control: OpenControlFile, number: int) -> None:
 def _empty(directory: Path) -> None:
     if _is_link(directory):  # moved there by an earlier version: the link's target is kept
         return
-    try:
-        names = sorted(os.listdir(directory))
-    except OSError as error:
-        raise DiskReadError(directory, None, error, doing="list") from error
-    for name in names:
+    for name in names_in(directory) or ():
         disk.unlink(directory / name)
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.errors import DamageError, SyncFailedError
 from waltzctl.engine.findings import Code, Severity, Where, make_finding
 from waltzctl.engine.log.view import FileState, SegmentView
@@ -129,7 +129,7 @@ def create_segment(
     """
     header = SegmentHeader(FORMAT_VERSION, disk.now_ms(), cluster_key, partition, first_transaction_id).encode()
     extent = whole_extent(partition, directory, first_transaction_id, first_transaction_id, HEADER_SIZE)
-    if disk.exists(extent.data_path):
+    if file_status.exists(extent.data_path):
         message = "a segment is to begin here, and its data file exists already"
         finding = make_finding(Code.SEGMENT_OVERLAP, extent.data_path, message, partition=partition)
         raise DamageError(f"{extent.data_path}: {message}", [finding], advice="run waltzctl verify")
@@ -173,7 +173,7 @@ def remove_segment(directory: PurePath, segment: SegmentExtent, opened: int | No
     `opened`: see `engine.durable.disk.sync_directory`.
     """
     for path in (segment.index_path, segment.data_path):
-        if disk.exists(path):
+        if file_status.exists(path):
             disk.unlink(path)
         disk.sync_directory(directory, opened)
 

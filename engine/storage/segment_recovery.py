@@ -28,7 +28,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding, SegmentFiles, Tail, Where, damage_finding, tail_finding
 from waltzctl.engine.findings.headers import index_header_short, index_missing, strange_finding

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, Int64Column

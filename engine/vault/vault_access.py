@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Self
 
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError
 from waltzctl.engine.log.access import ObjectAccess, OpenSource, PlaceKind
 from waltzctl.engine.net.small_file import read_password_or_key

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine.durable.regular import file_numbers
+from waltzctl.engine.durable.file_status import file_numbers
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page

@@ -23,7 +23,7 @@ from waltzctl.engine.backup.backup_repair import read_records, repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.backup_verification import VaultPieces, VaultVerifyOptions, verify_vault
 from waltzctl.engine.backup.distinct_pieces import DistinctPieces, NeededPiece
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.pages.inspection import view_store

@@ -17,7 +17,7 @@ import pytest
 from tests.builders import build_directory, digest
 from tests.cli.running import invoke, run
 from waltzctl.engine.durable.disk import open_for_reading
-from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.errors import SpecialFileError
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME

@@ -19,7 +19,7 @@ from tests.cli.running import invoke
 from tests.storage.support import unexaminable
 from waltzctl.engine.backup import backup_creation
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.regular import is_named, special_kind
+from waltzctl.engine.durable.file_status import is_named, special_kind
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.inspect.vouching import listing

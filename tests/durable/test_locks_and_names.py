@@ -15,7 +15,8 @@ import pytest
 from waltzctl.engine.durable import directory_lock, disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock, lock_holder
 from waltzctl.engine.durable.disk import WritableFile, replacing
-from waltzctl.engine.durable.regular import NotRegularError, kind_of, open_regular, special_kind
+from waltzctl.engine.durable.file_status import kind_of, special_kind
+from waltzctl.engine.durable.regular import NotRegularError, open_regular
 from waltzctl.engine.errors import (
     DirectoryLockedError,
     DiskReadError,

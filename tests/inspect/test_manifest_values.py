@@ -30,7 +30,6 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.inspect.vouching import Vouching, listing
-from waltzctl.engine.log import places
 from waltzctl.engine.log.view import FileState
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, initial_control
 from waltzctl.formats.segment import index_name, segment_name
@@ -216,10 +215,10 @@ def test_links_are_followed_to_a_partition_and_no_deeper(tmp_path: Path) -> None
 
 
 def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(path: Path) -> dict[str, tuple[int, int, int, int] | None]:
+    def closed(path: Path) -> list[str]:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(places, "listing", closed)
+    monkeypatch.setattr(os, "listdir", closed)
     with pytest.raises(DiskReadError, match=r"list.*Permission denied"):
         listing(tmp_path)
 

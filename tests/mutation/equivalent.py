@@ -184,13 +184,6 @@ _STORAGE = (
         "what is lost ends at 0 or behind it, which is the greater one",
     ),
     Equivalent(
-        "engine/storage/retired.py",
-        "_empty",
-        "names = sorted(os.listdir(directory))",
-        "names = list(os.listdir(directory))",
-        "any order will do; this one is the same every time",
-    ),
-    Equivalent(
         "engine/storage/control_file.py",
         "OpenControlFile.reset",
         "first = 3 - (info.current or 1)",
@@ -3012,13 +3005,6 @@ _SPARK = (
         "lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)",
         "lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=True)",
         "where no null is left nothing has to be copied",
-    ),
-    Equivalent(
-        "engine/spark/staging.py",
-        "clear_left",
-        "for name in sorted(os.listdir(target.parent)):",
-        "for name in list(os.listdir(target.parent)):",
-        "any order will do; this one is the same every time",
     ),
     Equivalent(
         "engine/spark/directory_views.py",

@@ -37,7 +37,7 @@ FIFTH: tuple[Slip, ...] = (
         "the journal says of a roll-back that files are as the interrupted repair would have made them",
     ),
     Slip(
-        "engine/durable/regular.py",
+        "engine/durable/file_status.py",
         "        return kind_of(mode) if stat.S_ISLNK(mode) else None\n",
         "        return kind_of(mode) if not stat.S_ISLNK(mode) else None\n",
         ("tests/durable/test_locks_and_names.py::test_what_is_no_regular_file_is_not_opened",),
@@ -133,7 +133,7 @@ FIFTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/node/cluster_metadata.py",
-        "    if (directory / CONTROL_FILE_NAME).exists() or os.listdir(directory):\n",
+        "    if (directory / CONTROL_FILE_NAME).exists() or names_in(directory):\n",
         "    if (directory / CONTROL_FILE_NAME).exists():\n",
         ("tests/node/test_cluster_metadata.py::test_a_directory_that_is_not_empty_is_no_new_node",),
         "a directory that lost its control file gets an empty one at the next start, and forgets its partitions",

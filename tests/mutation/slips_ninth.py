@@ -25,7 +25,7 @@ NINTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/journal_creation.py",
-        "        if files and disk.is_at(path, os.fstat(files[0].fileno())):",
+        "        if files and file_status.is_at(path, os.fstat(files[0].fileno())):",
         "        if True:",
         (f"{_JOURNAL}::test_of_two_that_make_a_journal_at_one_path_at_once_the_faster_one_keeps_it",),
         "of two nodes that are given one journal the slower one removes it from the faster one",

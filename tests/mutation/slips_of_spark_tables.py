@@ -21,8 +21,8 @@ TABLES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/staging.py",
-        "            if name.startswith(prefix(target)):",
-        "            if name.startswith(target.name) and name != target.name:",
+        "        if name.startswith(prefix(target)):",
+        "        if name.startswith(target.name) and name != target.name:",
         ("tests/spark/test_writer_staging.py",),
         "a write removes what stands beside its target under a longer name",
     ),

@@ -161,8 +161,8 @@ SECOND: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/durable/quarantine.py",
-        "names = sorted(os.listdir(path), key=lambda name: name == MANIFEST)",
-        "names = os.listdir(path)",
+        "names = sorted(names_in(path) or (), key=lambda name: name == MANIFEST)",
+        "names = names_in(path) or ()",
         ("tests/durable/test_quarantine.py",),
         "a crash leaves copies without the manifest that says what they are",
     ),

@@ -45,7 +45,7 @@ TENTH: tuple[Slip, ...] = (
         "what an undo restored in memory only counts as restored, and the copies go",
     ),
     Slip(
-        "engine/durable/regular.py",
+        "engine/durable/file_status.py",
         '        raise DiskReadError(path, None, error, doing="examine") from error',
         "        return None",
         (_UNEXAMINABLE,),

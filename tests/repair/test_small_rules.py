@@ -17,8 +17,8 @@ from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
 from tests.repair.twelve import MARK, RECORDS, SIZE, Twelve, at, planned, told
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Remove, Replace
+from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.durable.manifest import quarantine_directory
-from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
     DamageError,
     DiskReadError,
@@ -186,7 +186,7 @@ def test_a_directory_that_cannot_be_listed_binds_nothing(d: Twelve, monkeypatch:
     def fail(path: object) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("waltzctl.engine.repair.plan.os.listdir", fail)
+    monkeypatch.setattr("waltzctl.engine.durable.file_status.os.listdir", fail)
     assert "Permission denied" in refusal(DiskReadError, bind, d.root, (0,), [])
 
 

@@ -10,7 +10,7 @@ from tests.backup.vaults import backup, settle, vault
 from tests.builders import build_directory
 from tests.cli.running import invoke
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
-from waltzctl.engine.durable.regular import FileNumbers
+from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.access import PlaceKind
