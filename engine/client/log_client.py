@@ -31,7 +31,8 @@ client ahead of the log   every call for the partition fails: the log has lost t
                           it is the log of another cluster
 lock failure              wait until the feed has reached the conflicting transaction, build the append again, send it again
 no append is decided      after `nudge` seconds send a flush, which finds appends that the server dropped; if it finds one,
-                          mount again
+                          or has no answer after as long, or the feed does not come to where it ends, mount again
+mount is not answered     mount again after `nudge` seconds, then after twice as long, and so on (up to five minutes)
 nothing is received       send a request that a server answers in any case; without a sign of the server in time, reconnect
 ========================  ==============================================================================================
 
@@ -72,6 +73,9 @@ from waltzctl.formats.wire import client as wire
 T = TypeVar("T")
 _DATA_ATTEMPTS = 3
 """How often data is requested whose checksum is wrong."""
+_RELEASED = "com.wepay.waltz.store.exception."
+_NOT_NOW = ("partition not ready", f"{_RELEASED}StorePartitionClosed", f"{_RELEASED}GenerationMismatch")
+"""How a server begins that refuses data because it does not have the partition any more, or has no session at this moment."""
 
 
 class LogClient:
@@ -327,7 +331,8 @@ class LogClient:
                 advice=f"ids are 0 to {LAST_TRANSACTION_ID}",
             )
         what = f"the data of transaction {transaction_id} of partition {partition}"
-        with self._within(partition, timeout, lambda: what, data=True):
+        said = ""
+        with self._within(partition, timeout, lambda: what + said, data=True):
             wrong = 0
             while True:
                 answer = await self._connections.request(
@@ -338,8 +343,9 @@ class LogClient:
                 outcome = answer.outcome
                 if isinstance(outcome, wire.TransactionRefused):
                     reason = outcome.message or "the server names no reason"
-                    if not reason.startswith("partition not ready"):
+                    if not reason.startswith(_NOT_NOW):
                         raise RefusedError(f"partition {partition}, transaction {transaction_id}: {reason}")
+                    said = f" (last: {reason})"
                     await asyncio.sleep(self.options.not_ready)
                 elif outcome.data_ok:
                     return bytes(outcome.data)

@@ -46,6 +46,8 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
     pushed: Callable[[Pushed], None] | None = None
     writable: Callable[[], None] | None = None
     lost: Callable[[PeerError], None] | None = None
+    client_id: int = NO_CLIENT
+    """The client that all requests are of: a released server takes it from the first one, and the mounts to be of that client."""
     _probe: asyncio.Future[Any] | None = None
     """The response to the last probe."""
 
@@ -72,7 +74,7 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
             return
         if self._probe is not None and not self._probe.done():
             return
-        number = RequestId(NO_CLIENT, 0, NO_PARTITION, self.next_sequence())
+        number = RequestId(self.client_id, 0, NO_PARTITION, self.next_sequence())
         try:
             frame = wire.encode(wire.ServerPartitionsAssignmentRequest(number), self.version)
         except ValueError:  # versions 0 and 1 have no request that is always answered

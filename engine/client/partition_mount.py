@@ -48,6 +48,8 @@ class OversizedAppendError(InvalidRequestError):
 
 SPENT_AT = LAST_SEQUENCE - (1 << 20)
 """After this sequence number a client id makes no new appends; the numbers above are for mounts, flushes and repeated appends."""
+_LONGEST_UNANSWERED = 300.0
+"""The most seconds that a mount request is given for its answer."""
 Connect = Callable[[Address], Awaitable[LogConnection]]
 """Opens a connection to a log server.  Raises PeerError."""
 
@@ -123,7 +125,9 @@ class Mount:
     _error: WaltzError | None = None
     """Why the mount has ended; None while it has not."""
     _mount_timer: asyncio.TimerHandle | None = None
-    """Repeats the mount request after a server was not ready."""
+    """Repeats the mount request after a server was not ready, or has not answered it."""
+    _unanswered: float = 0.0
+    """Seconds that the last mount request on this connection was given for its answer; 0 behind an answer."""
     _nudge_timer: asyncio.TimerHandle | None = None
     _feed_suspended: bool = False
     """Whether the server has sent all that was requested, and waits for a feed request."""
@@ -176,12 +180,31 @@ class Mount:
         self._mount_id = self._next_id()
         with contextlib.suppress(PeerError):  # the connection then calls `lost` as well
             connection.send(wire.MountRequest(self._mount_id, self.position, sequence))
+            self._unanswered = min(max(self.options.nudge, 2 * self._unanswered), _LONGEST_UNANSWERED)
+            self._await_mount()
+
+    def _await_mount(self) -> None:
+        """Mount again unless there is an answer in time, or transactions come in front of it.
+
+        A released server that gets no session for a moment, say because ZooKeeper does not answer, leaves the request without an
+        answer, and goes on with later ones.  Each time it is given twice as long: if it only waits, it will answer all of them.
+        """
+        if self._mount_timer is not None:
+            self._mount_timer.cancel()
+        self._mount_timer = self._loop.call_later(self._unanswered, self._mount_due, self.position)
+
+    def _mount_due(self, position: int) -> None:
+        if position != self.position or not self._queue_has_room:
+            self._await_mount()
+        else:
+            self._mount_again()
 
     def lost(self) -> None:
         """The connection is lost: nothing can be sent before the next mount, which decides the pending appends."""
         self.ready.clear()
         self._connection = self._mount_id = None
         self._feed_suspended = False
+        self._unanswered = 0.0
         for timer in (self._mount_timer, self._nudge_timer):
             if timer is not None:
                 timer.cancel()
@@ -240,6 +263,10 @@ class Mount:
         return request_id.client == self.client_id
 
     def _mount_answered(self, state: wire.MountState) -> None:
+        self._unanswered = 0.0
+        if self._mount_timer is not None:
+            self._mount_timer.cancel()
+            self._mount_timer = None
         if state is wire.MountState.CLIENT_AHEAD:
             self.end(
                 ClientAheadError(
@@ -504,23 +531,36 @@ class Mount:
         self._connection.send(wire.FlushRequest(number))
         flush = _PendingFlush(number.sequence, self._loop.create_future())
         self._flushes.append(flush)
+        self._start_nudge_timer()
         return flush
 
     def _start_nudge_timer(self) -> None:
-        """Start the timer that sends a flush if no append is decided within `nudge` seconds."""
+        """Start the timer that sends a flush if no append is decided within `nudge` seconds, and mounts again if that is not."""
         if self._nudge_timer is None:
-            self._nudge_timer = self._loop.call_later(self.options.nudge, self._nudge_due, next(iter(self._pending)))
+            reached = self._oldest(), self.position
+            self._nudge_timer = self._loop.call_later(self.options.nudge, self._nudge_due, *reached)
 
-    def _nudge_due(self, oldest: int) -> None:
+    def _oldest(self) -> int:
+        """The sequence number of the first append or flush that is not decided; there is one."""
+        flushes = (one.sequence for one in islice(self._flushes, 1))
+        return min((*flushes, *islice(self._pending, 1)))
+
+    def _nudge_due(self, oldest: int, position: int) -> None:
         self._nudge_timer = None
-        if not self._pending or self._connection is None or not self.ready.is_set():
+        if not (self._pending or self._flushes) or self._connection is None or not self.ready.is_set():
             return
         self._connection.ask_after(self.options.nudge)
-        if next(iter(self._pending)) == oldest and not self._flushes:
-            with contextlib.suppress(PeerError):
-                flush = self._flush()
-                flush.nudge = True
-                flush.done.add_done_callback(taken)
+        if self._oldest() == oldest:
+            if not self._flushes:
+                with contextlib.suppress(PeerError):
+                    flush = self._flush()
+                    flush.nudge = True
+                    flush.done.add_done_callback(taken)
+            elif position == self.position and self._queue_has_room:
+                # a released server that gets no session for a moment leaves a flush without an answer, and a feed without an end
+                self.ready.clear()
+                self._mount_again()
+                return
         self._start_nudge_timer()
 
 

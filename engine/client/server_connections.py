@@ -103,7 +103,7 @@ class ServerConnections:
         self.refuse_when_closed()
         key = Address(server.host, server.port), client_id
         if key not in self._endpoints:
-            self._endpoints[key] = Endpoint(key[0], self._connect, self._spawn, self._options, self._log)
+            self._endpoints[key] = Endpoint(*key, self._connect, self._spawn, self._options, self._log)
         return self._endpoints[key]
 
     async def new_client_id(self) -> int:

@@ -31,12 +31,14 @@ class Endpoint:
     def __init__(
         self,
         address: Address,
+        client_id: int,
         connect: Connect,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         options: ClientOptions,
         log: logging.Logger,
     ) -> None:
         self.address = address
+        self._client_id = client_id
         self.failure: PeerError | None = None
         self._connect, self._spawn, self._options, self._log = connect, spawn, options, log
         self._current: LogConnection | None = None
@@ -86,6 +88,7 @@ class Endpoint:
             raise
         self.failure = None
         made.fed, made.pushed, made.writable, made.lost = self._fed, self._pushed, self._writable, self._lost
+        made.client_id = self._client_id
         self._current = made
         self.sequence += 1
         return made

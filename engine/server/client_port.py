@@ -20,7 +20,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from waltzctl.engine.errors import StoreSessionClosedError, WaltzError
@@ -29,6 +29,7 @@ from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.scan.client_appends import AppendTaker
 from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.mounted_clients import MountedClients
 from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
@@ -112,6 +113,14 @@ class ClientPort(Port):
             partition.give_up()
 
 
+@dataclass(frozen=True, slots=True)
+class _Mounted:
+    """What a client has mounted through a connection: the partition's mounts, and what answers its last mount or its feeds."""
+
+    mounts: MountedClients
+    tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # an insertion-ordered set
+
+
 class ClientConnection(Connection):
     """A connection of a client; the `engine.server.committed_transactions.Reader` of its feeds."""
 
@@ -138,9 +147,8 @@ class ClientConnection(Connection):
         self._unsent = 0  # bytes of answers since the last `send`
         self._reads, self._read_window = 0, 1  # reads of data in progress, and the most that may be
         self._clients = set[int]()  # ids of those that mounted
-        # an insertion-ordered set of (partition, client), for each mount: when thousands of connections end at once, none of them
-        # can look at every mount there is
-        self._mounted = dict[tuple[int, int], None]()
+        # by partition and client: when thousands of connections end at once, none of them can look at every mount there is
+        self._mounted = dict[tuple[int, int], _Mounted]()
         self._marks: dict[int, wire.HighWaterMarkRequest] = {}  # by partition that is not served here: the last request
         self._handlers: dict[type, Callable[[Any], None]] = {
             wire.MountRequest: self._mount,
@@ -212,7 +220,9 @@ class ClientConnection(Connection):
         found = self._partition(request_id)
         return found if found is not None and found.mounts.is_registered(request_id.client, self) else None
 
-    def _begin_task(self, work: Coroutine[Any, Any, None], *, parked: int = 0, standing: int | None = None) -> None:
+    def _begin_task(
+        self, work: Coroutine[Any, Any, None], *, parked: int = 0, standing: int | None = None
+    ) -> asyncio.Task[None]:
         """Answer a request in a task; it counts as a request in progress until the task ends.
 
         `parked`: bytes not charged to the memory budget meanwhile: OVERHEAD for a request that may wait for ever, which would
@@ -230,6 +240,26 @@ class ClientConnection(Connection):
         task = asyncio.ensure_future(work)
         self._tasks[task] = parked, standing
         task.add_done_callback(self._task_done)
+        return task
+
+    def _begin_feed(self, mounted: _Mounted, work: Coroutine[Any, Any, None], partition: int) -> None:
+        """Answer a mount or feed request, until the client mounts the partition again (`_supersede`)."""
+        task = self._begin_task(work, parked=OVERHEAD, standing=partition)
+        mounted.tasks[task] = None
+        task.add_done_callback(lambda done: mounted.tasks.pop(done, None))
+
+    def _supersede(self, mounted: _Mounted) -> None:
+        """The client mounts this anew: end the feeds of its earlier mounts through this connection.
+
+        A client of the release that deactivates a partition says nothing, and mounts again when it activates it.  Nobody would
+        read those feeds any more, each of which may wait for ever at the end of the log, as a request under way.
+        """
+        for task in [*mounted.tasks]:
+            parked, standing = self._tasks.get(task, (0, None))
+            if standing is not None:  # its place is the next feed's
+                self._tasks[task] = parked, None
+                self.standing.discard(standing)
+            task.cancel()
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         parked, standing = self._tasks.pop(task)
@@ -253,9 +283,8 @@ class ClientConnection(Connection):
     def _drop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for number, client in self._mounted:
-            if (partition := self._client_port.partitions.get(number)) is not None:
-                partition.mounts.forget(client, self)
+        for (_, client), mounted in self._mounted.items():
+            mounted.mounts.forget(client, self)
         self._mounted.clear()
         self._may_send.set()
         self._marks.clear()
@@ -313,9 +342,11 @@ class ClientConnection(Connection):
             )
             self.close()
             return
-        self._mounted[asked.partition, asked.client] = None
+        if (earlier := self._mounted.get((asked.partition, asked.client))) is not None:
+            self._supersede(earlier)
+        mounted = self._mounted[asked.partition, asked.client] = _Mounted(partition.mounts)
         partition.mounts.register(asked.client, asked.generation, request.connection_sequence, self)
-        self._begin_task(self._answer_mount(partition, request), parked=OVERHEAD, standing=partition.number)
+        self._begin_feed(mounted, self._answer_mount(partition, request), partition.number)
 
     async def _answer_mount(self, partition: Partition, request: wire.MountRequest) -> None:
         try:
@@ -343,7 +374,8 @@ class ClientConnection(Connection):
     def _feed(self, request: wire.FeedRequest) -> None:
         partition = self._mounted_partition(request.request_id)
         if partition is not None:
-            self._begin_task(self._answer_feed(partition, request), parked=OVERHEAD, standing=partition.number)
+            mounted = self._mounted[partition.number, request.request_id.client]
+            self._begin_feed(mounted, self._answer_feed(partition, request), partition.number)
 
     async def _answer_feed(self, partition: Partition, request: wire.FeedRequest) -> None:
         position = request.client_high_water_mark

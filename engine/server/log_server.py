@@ -14,6 +14,7 @@ from typing import Protocol
 
 from waltzctl.engine.errors import PeerError, RemoteError, WaltzError
 from waltzctl.engine.server.client_port import Answers, ClientPort
+from waltzctl.engine.server.mounted_clients import MountedClients
 from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.server_settings import ServerOptions
 from waltzctl.engine.server.storage_nodes import Connect, StorageNodes
@@ -46,6 +47,8 @@ class LogServer:
         self.replicas: Mapping[int, tuple[str, ...]] = {}
         """The storage nodes of every partition of the cluster, as last told (`reassign`)."""
         self._closing: set[asyncio.Task[None]] = set()  # of partitions that were taken away
+        # by partition that was taken away: who may think that it is mounted
+        self._left: dict[int, MountedClients] = {}
         self._metadata, self._log = metadata, log
         self._nodes = StorageNodes(connect, log=log)
         self.cache = TransactionCache(self.options.cache)
@@ -77,14 +80,18 @@ class LogServer:
         served before, later        see `Partition.raise_generation`
         generation
         new                         started
+        served once, and again      started; connections through which it was mounted are closed
         ==========================  ==========================================================================
 
-        If no partition is left, all connections are closed: otherwise, if the same assignment came back, clients would not notice
-        that their mounts are gone.  On an error (MemoryError), and where the call is cancelled, removed partitions are closed all
-        the same; after an error the call may be repeated.
+        A client that did not see that a partition went (one of the release mounts it again only when it moves to another server,
+        of what it sees) would never notice that its mount is gone.  So if no partition is left, all connections are closed.
+
+        On an error (MemoryError), and where the call is cancelled, removed partitions are closed all the same; after an error the
+        call may be repeated.
         """
         gone = [self.partitions.pop(number) for number in [*self.partitions] if number not in generations]
         try:
+            self._left.update((one.number, one.mounts) for one in gone)
             for number, generation in generations.items():
                 if number in self.partitions:
                     self.partitions[number].raise_generation(generation)
@@ -92,6 +99,8 @@ class LogServer:
                     made = self._partition(number, generation)
                     made.start()
                     self.partitions[number] = made
+                    if (left := self._left.pop(number, None)) is not None:
+                        left.close()
             self._port.opened()
         finally:
             # before the first await: a later call may bring partitions back, without the mounts of their clients

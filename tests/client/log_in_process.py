@@ -77,6 +77,8 @@ class LogInProcess:
     log: list[tuple[RequestId, bytes]] = field(default_factory=list)
     state: wire.MountState = wire.MountState.READY
     mounts: int = 0
+    silent: int = 0
+    """Of the mounts and flushes that come next, so many are left without an answer, as by a released server without a session."""
     most: int = 0
     """That were ever under way at a time."""
     receiving: bool = False
@@ -115,9 +117,14 @@ class LogInProcess:
             self.most = max(self.most, len(self.appends))
 
     def _answer(self, message: Any) -> None:
+        if self.silent and isinstance(message, wire.MountRequest | wire.FlushRequest):
+            self.silent -= 1
+            return
         match message:
             case wire.HighWaterMarkRequest():
                 self.say(wire.HighWaterMarkResponse(message.request_id, len(self.log) - 1))
+            case wire.ServerPartitionsAssignmentRequest():
+                self.say(wire.ServerPartitionsAssignmentResponse(message.request_id, (0,)))
             case wire.MountRequest():
                 self.mounts += 1
                 self.appends.clear()  # of another mount: they will not be committed

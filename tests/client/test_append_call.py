@@ -232,6 +232,70 @@ def test_appends_that_the_server_passed_over_are_found_by_what_follows_or_by_a_n
     run(test, replace(OPTIONS, nudge=5.0))
 
 
+@pytest.mark.parametrize("silent", [1, 3])
+def test_a_mount_that_a_server_leaves_unanswered_is_asked_for_again(silent: int) -> None:
+    """A released server does, and goes on otherwise, where it gets no session for a moment, say without ZooKeeper."""
+
+    async def test(made: InProcess) -> None:
+        made.log.silent = silent
+        made.moves(2)
+        bulk = Bulk(made, drafts(range(1)), timeout=100.0)
+        await asyncio.sleep(5.0 * (2**silent - 1) - 0.1)
+        assert (made.log.under_way, made.log.mounts) == ([], 1)
+        await asyncio.sleep(0.2)
+        assert made.log.under_way == named([0])
+        made.log.commit()
+        assert await bulk.task == 1
+
+    run(test, replace(OPTIONS, nudge=5.0))
+
+
+@pytest.mark.parametrize("appends", [True, False])
+def test_a_flush_that_a_server_leaves_unanswered_is_decided_by_the_next_mount(appends: bool) -> None:
+    async def test(made: InProcess) -> None:
+        made.log.silent = 1
+        if appends:
+            bulk = Bulk(made, drafts(range(1)))
+            await quiet()
+            made.log.pass_over()
+            await asyncio.sleep(15.1)  # a nudge, and then the mount
+            assert made.log.under_way == named([0])
+            made.log.commit()
+            assert await bulk.task == 1
+        else:
+            assert await made.client.flush(0) == -1
+        assert made.log.mounts == 2
+
+    run(test, replace(OPTIONS, nudge=5.0))
+
+
+def test_a_feed_that_a_server_has_given_up_is_begun_again() -> None:
+    """A released server passes over the request for a feed where it has no session at that moment."""
+
+    async def test(made: InProcess) -> None:
+        bulk = Bulk(made, drafts(range(1)))
+        await quiet()
+        made.log.commit(told=False)
+        await asyncio.sleep(10.1)
+        assert await bulk.task == 1
+        assert made.log.committed == named([0])
+
+    run(test, replace(OPTIONS, nudge=5.0))
+
+
+def test_a_mount_whose_feed_goes_on_is_not_asked_for_again() -> None:
+    async def test(made: InProcess) -> None:
+        bulk = Bulk(made, drafts(range(1)))
+        for _ in range(20):
+            await asyncio.sleep(3.0)
+            made.log.commit(0, others=1)
+        assert made.log.mounts == 1
+        made.log.commit()
+        assert await bulk.task == 1
+
+    run(test, replace(OPTIONS, nudge=5.0, timeout=100.0))
+
+
 # ---- the end of a client id -------------------------------------------------------------------------------------------------
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.client.peers import Bodies, scripted, until_closed
+from tests.client.peers import Bodies, Script, scripted, until_closed
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from waltzctl.engine.client.client_options import ClientOptions
@@ -65,7 +65,9 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def client_of(server: Server, *, nudge: float, keep_alive: float) -> AsyncIterator[LogClient]:
+async def client_of(
+    script: Script, *, nudge: float, keep_alive: float, options: ClientOptions | None = None
+) -> AsyncIterator[LogClient]:
     async def connect(address: Address) -> LogConnection:
         return await LogConnection.connect(
             PORT, address, ssl_context=None, timeout=SHORT, keep_alive_seconds=keep_alive
@@ -73,12 +75,12 @@ async def client_of(server: Server, *, nudge: float, keep_alive: float) -> Async
 
     async with (
         asyncio.timeout(10.0),
-        scripted(server.script) as at,
+        scripted(script) as at,
         LogClient(
             Directory(servers={0: PartitionServer(at.host, at.port, 1)}),
             connect,
             log=LOG,
-            options=ClientOptions(timeout=8.0, nudge=nudge),
+            options=replace(options or ClientOptions(timeout=8.0), nudge=nudge),
         ) as client,
     ):
         yield client
@@ -90,7 +92,7 @@ GARBLED = pytest.mark.parametrize("garbled", [False, True], ids=["silence", "a g
 @GARBLED
 def test_an_append_goes_on_over_a_new_one(garbled: bool) -> None:
     async def work() -> None:
-        async with client_of(Server(garbled=garbled), nudge=SHORT, keep_alive=60.0) as client:
+        async with client_of(Server(garbled=garbled).script, nudge=SHORT, keep_alive=60.0) as client:
             made = await client.append(0, Draft(b"x"))
             assert made is not None
             assert made.transaction_id == 0
@@ -102,7 +104,7 @@ def test_an_append_goes_on_over_a_new_one(garbled: bool) -> None:
 def test_a_feed_to_which_nothing_comes_goes_on_over_a_new_one(garbled: bool) -> None:
     async def work() -> None:
         server = Server(tells=3, garbled=garbled)
-        async with client_of(server, nudge=60.0, keep_alive=SHORT) as client:
+        async with client_of(server.script, nudge=60.0, keep_alive=SHORT) as client:
             feed = client.feed(0)
             assert [(await anext(feed)).transaction_id for _ in range(3)] == [0, 1, 2]
             await feed.aclose()
@@ -142,3 +144,42 @@ def test_a_server_that_has_nothing_to_say_is_there() -> None:
 
 def test_who_reads_nothing_for_a_while_says_nothing_about_the_server() -> None:
     assert asyncio.run(stays(LogConnection.pause))
+
+
+def test_a_connection_speaks_in_the_name_of_one_client_from_its_first_word_on() -> None:
+    """A released server takes the client of the first request for that of all that follow.
+
+    The mounts of two clients with the same id, -1, would replace each other there, or be passed over.
+    """
+    clients = list[list[int]]()
+    asked = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(Hello((4,), WALTZ_SERVER).encode())
+        bodies = Bodies(reader)
+        await bodies.next(Magic.HELLO)
+        clients.append([])
+        while True:
+            message = wire.decode(await bodies.next(Magic.CLIENT, 4))
+            clients[-1].append(message.request_id.client)
+            match message:
+                case wire.MountRequest():
+                    told = [wire.FeedData(RequestId(OTHER, 1, 0, number), number, 0) for number in range(3)]
+                    writer.write(b"".join(map(wire.encode, told)))
+                    writer.close()
+                    return
+                case wire.ServerPartitionsAssignmentRequest():
+                    writer.write(wire.encode(wire.ServerPartitionsAssignmentResponse(message.request_id, (0,))))
+                    asked.set()
+
+    async def work() -> None:
+        options = ClientOptions(timeout=8.0, ahead=2, first_retry=0.01)
+        async with client_of(script, nudge=60.0, keep_alive=SHORT, options=options) as client:
+            feed = client.feed(0, after=-1)
+            await anext(feed)
+            await asked.wait()
+            await feed.aclose()
+
+    asyncio.run(work())
+    first, second, *_ = clients
+    assert first == second[:1] != [-1]

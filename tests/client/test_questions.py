@@ -92,6 +92,64 @@ def test_a_refusal_without_a_text_is_one() -> None:
     run(test)
 
 
+NOT_NOW = pytest.mark.parametrize(
+    "reason",
+    [
+        "partition not ready",
+        "com.wepay.waltz.store.exception.StorePartitionClosedException",
+        "com.wepay.waltz.store.exception.GenerationMismatchException",
+    ],
+)
+
+
+@NOT_NOW
+def test_data_that_a_server_cannot_give_at_this_moment_is_asked_for_again(reason: str) -> None:
+    """A released server closes a partition that goes to another one, or has no session for it without ZooKeeper."""
+
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = asyncio.ensure_future(client.data(0, 7))
+        await quiet()
+        refusal = wire.TransactionRefused(reason)
+        server.say(wire.TransactionDataResponse(server.asked[0].request_id, 7, refusal))
+        await asyncio.sleep(SILENCE)
+        assert len(server.asked) == 2
+        await server.send(server.answer(1), 1, 0.1)
+        assert await asking == DATA
+
+    run(test)
+
+
+@NOT_NOW
+def test_what_a_server_says_instead_of_data_stands_in_the_error_of_the_deadline(reason: str) -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = asyncio.ensure_future(client.data(0, 7, timeout=1.1))
+        await quiet()
+        server.say(wire.TransactionDataResponse(server.asked[0].request_id, 7, wire.TransactionRefused(reason)))
+        with pytest.raises(DeadlineError, match=reason):
+            await asking
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "com.wepay.waltz.store.exception.TransactionNotFoundException: partition=0transactionId=7",
+        "partition 0 has no transaction 7",
+    ],
+)
+def test_a_transaction_that_is_not_there_is_asked_for_once(reason: str) -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = asyncio.ensure_future(client.data(0, 7))
+        await quiet()
+        server.say(wire.TransactionDataResponse(server.asked[0].request_id, 7, wire.TransactionRefused(reason)))
+        with pytest.raises(RefusedError, match=reason):
+            await asking
+        assert len(server.asked) == 1
+
+    run(test)
+
+
 def test_data_that_stands_behind_others_is_asked_for_once() -> None:
     async def test(server: AskedServer, client: LogClient) -> None:
         asking = [asyncio.ensure_future(client.data(0, number)) for number in range(10)]

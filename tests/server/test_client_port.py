@@ -378,6 +378,63 @@ def test_a_partition_that_went_and_came_back_unnoticed_is_served_as_it_is_by_now
     run(work())
 
 
+def test_a_partition_that_comes_back_beside_others_is_mounted_anew(tmp_path: Path) -> None:
+    """A client of the release that saw neither assignment in between takes it for mounted: it mounts what moves elsewhere."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            await server.assign({PARTITION: 1, PARTITION + 1: 1})
+            client, other = await cluster.client(), await cluster.client(client=8)
+            await client.mount()
+            client.ask_for_feed(-1)
+            await server.assign({PARTITION + 1: 1})
+            await server.assign({PARTITION: 3, PARTITION + 1: 1})
+            assert await client.hear() is None
+            assert (await other.mount())[0] is MountState.READY  # it has mounted nothing, and is left alone
+            last = other.append(b"goes on")
+            assert await feed(other, -1, 1) == [(0, last)]
+
+    run(work())
+
+
+def test_who_has_gone_meanwhile_is_forgotten_by_a_partition_that_was_taken_away(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            await server.assign({PARTITION: 1, PARTITION + 1: 1})
+            client = await cluster.client()
+            await client.mount()
+            mounts = server.partitions[PARTITION].mounts
+            await server.assign({PARTITION + 1: 1})
+            assert mounts._mounts
+            await client.close()
+            await until(lambda: not mounts._mounts)
+
+    run(work())
+
+
+def test_a_partition_that_is_mounted_again_and_again_has_one_feed(tmp_path: Path) -> None:
+    """A client of the release mounts again whenever its application takes a partition up again that it had laid down."""
+    options = replace(QUICK, limits=PortLimits(connection_requests=4))
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server(options=options)
+            client = await cluster.client()
+            for _ in range(10):
+                assert await client.mount() == (MountState.READY, [])
+                client.ask_for_feed(-1)
+            made = client.append(b"one")
+            mark, before = await client.flush()
+            assert mark == 0
+            assert [(one.transaction_id, one.request_id) for one in before] == [(0, made)], "once, and not ten times"
+            (connection,) = server.port._connections
+            await until(lambda: connection.requests == len(connection.standing) == 1)
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     "body",
     [
