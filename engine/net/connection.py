@@ -294,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         """A big frame has begun: read on once the budget has reserved all its `needed` bytes.
 
         While the connection is at its bound of requests under way it would not be read, and would owe no minimum rate, so it
-        could hold the reservation for ever.  So the reservation waits until at most half of that bound is under way (`_done`).
+        could hold the reservation for ever.  So the reservation waits until at most half of that bound is under way (`done`).
         """
         if self._at_bound:
             self._deferred_size = needed
@@ -338,14 +338,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests under way ----------------------------------------------------------------------------------------------
 
-    def _begin(self, requests: int, size: int) -> None:
+    def begin(self, requests: int, size: int) -> None:
         """Count `requests` requests, of `size` body bytes in total, as under way."""
         self.requests += requests
         self.size += size
         self._port.budget.take(size + OVERHEAD * requests)
 
-    def _done(self, requests: int, size: int) -> None:
-        """Requests counted by `_begin` were answered, or were dropped; read on if that was what reading waited for."""
+    def done(self, requests: int, size: int) -> None:
+        """Requests counted by `begin` were answered, or were dropped; read on if that was what reading waited for."""
         self.requests -= requests
         self.size -= size
         self._port.budget.give(size + OVERHEAD * requests)

@@ -189,7 +189,7 @@ class AdminConnection(Connection):
             message = decode(body, self.version)
         except MessageError as error:
             return f"a corrupted message: {error}"
-        self._begin(1, len(body))
+        self.begin(1, len(body))
         self._queue.append((message, len(body)))
         self._go_on()
         return ""
@@ -222,10 +222,10 @@ class AdminConnection(Connection):
             self.answer(answer)
             self.send()
         self.share.send(length)
-        self._done(1, size)
+        self.done(1, size)
         self._go_on()
 
     def _drop(self) -> None:
         while self._queue:
             _, size = self._queue.popleft()
-            self._done(1, size)
+            self.done(1, size)

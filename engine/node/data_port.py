@@ -8,7 +8,7 @@ Full queues.  Requests for a partition whose queue is full wait in the connectio
 count towards the connection's bounds, and do not delay other partitions.  If the partition makes no progress for
 `ServiceOptions.stall_seconds`, they are answered as *busy* (weakness S3).
 
-Reads.  Those of a connection that are under way at a time are limited (`engine.node.read_window`); the others wait in the
+Reads.  Those of a connection that are under way at a time are limited (`engine.net.read_window`); the others wait in the
 connection as well.
 
 Source of the protocol: release 0.13.2.
@@ -30,13 +30,13 @@ from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
+from waltzctl.engine.net.read_window import ReadWindow
 from waltzctl.engine.node.answers import failure_frames
 from waltzctl.engine.node.append_runs import run_of, run_of_one
 from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import not_loaded
-from waltzctl.engine.node.read_window import ReadWindow
 from waltzctl.engine.node.requests import AppendRun, Item, Request
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, Split, SplitStatus
 from waltzctl.engine.scan.list_answers import LIST_BODY, LIST_TYPES, ListAnswers
@@ -171,7 +171,7 @@ class DataConnection(Connection):
 
     def _answered(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
         self.answer(answer)
-        self._done(requests, size)
+        self.done(requests, size)
 
     def _read_answered(self, answer: bytes | list[bytes], length: int, size: int) -> None:
         self._reads.end()
@@ -180,7 +180,7 @@ class DataConnection(Connection):
         if length > _SHORT_ANSWER or self._waiting:
             self.send()  # before more is read for this peer, the write buffer has to show what it has not taken
         self.share.send(length)
-        self._done(1, size)
+        self.done(1, size)
         if self._waiting:
             self._go_on()
 
@@ -188,7 +188,7 @@ class DataConnection(Connection):
         if self.open:
             self._port.complain(f"{self.peer}: closed: {reason}")
             self.close()
-        self._done(requests, size)
+        self.done(requests, size)
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
@@ -334,7 +334,7 @@ class DataConnection(Connection):
         starts = [0, *(np.flatnonzero(~together) + 1).tolist()]
         bodies, lengths = table[:, BODY].tolist(), table[:, LENGTH].tolist()
         numbers, are_appends = partitions.tolist(), appends.tolist()
-        self._begin(len(table), sum(lengths))
+        self.begin(len(table), sum(lengths))
         in_pass: list[PartitionService] = []
         row = 0
         try:
@@ -354,7 +354,7 @@ class DataConnection(Connection):
         finally:
             PartitionService.start_together(in_pass)
             if row < len(table):  # such as after a MemoryError: the other rows were not submitted
-                self._done(len(table) - row, sum(lengths[row:]))
+                self.done(len(table) - row, sum(lengths[row:]))
 
     def _open(self, message: OpenRequest) -> None:
         """Check an open request's cluster key and number of partitions.  As in the release, a refused peer may go on."""
@@ -370,20 +370,20 @@ class DataConnection(Connection):
     # --- handing over ------------------------------------------------------------------------------------------------
 
     def _hand_over_message(self, partition: int, message: StorageMessage, size: int, now: float) -> None:
-        self._begin(1, size)
+        self.begin(1, size)
         self._submit_message(partition, message, size, now)
 
     def _submit_message(self, partition: int, message: StorageMessage, size: int, now: float) -> None:
         if isinstance(message, OpenRequest):
             self._open(message)
-            self._done(1, size)
+            self.done(1, size)
         else:
             sender = _ReadSender(self) if isinstance(message, _READS) else self
             self._submit_or_wait(partition, Request(sender, message, size, now))
 
     def _hand_over(self, partition: int, item: Item) -> None:
         """Count an item as under way, and submit it to its partition, or queue it behind the items that wait for that."""
-        self._begin(_request_count(item), item.size)
+        self.begin(_request_count(item), item.size)
         self._submit_or_wait(partition, item)
 
     def _submit_or_wait(self, partition: int, item: Item, in_pass: list[PartitionService] | None = None) -> None:
@@ -399,7 +399,7 @@ class DataConnection(Connection):
         service = self._data_port.hosted.service(partition)
         if service is None:
             self.answer(_not_assigned(item))
-            self._done(_request_count(item), item.size)
+            self.done(_request_count(item), item.size)
             return True
         reading = type(item.sender) is _ReadSender
         if reading and not self._begin_read():
@@ -411,7 +411,7 @@ class DataConnection(Connection):
             self._reads.end()
         if admission is Admission.STALLED:
             self.answer(service.busy_answer(item))
-            self._done(_request_count(item), item.size)
+            self.done(_request_count(item), item.size)
             return True
         if partition not in self._awaiting_room:
             self._awaiting_room.add(partition)
@@ -457,7 +457,7 @@ class DataConnection(Connection):
     def _drop(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for item in (item for items in waiting.values() for item in items):
-            self._done(_request_count(item), item.size)
+            self.done(_request_count(item), item.size)
         self._reads.leave()
 
 

@@ -18,17 +18,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from waltzctl.engine.errors import StoreSessionClosedError, WaltzError
+from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.connection import HEADER, OVERHEAD, Connection, Pause, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.scan.client_appends import AppendTaker
 from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.data_requests import DataRequests
 from waltzctl.engine.server.mounted_clients import MountedClients
 from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
@@ -40,8 +40,6 @@ from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, body_le
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
 
-_MOST_READS = 64
-"""The most reads of data from storage in progress for one connection."""
 _MOST_CLIENTS = 64
 """The most clients that may mount through one connection; usually it is one.  Partitions remember each mount while it lasts."""
 _MOST_MARKS = 1024
@@ -61,7 +59,7 @@ class Answers:
 
 
 class ClientPort(Port):
-    """The client port.  `reads`: a semaphore for reads of data from storage, over all connections, first come first served."""
+    """The client port.  `reads`: the slots for reads of data from storage, of all connections."""
 
     name = "client port"
 
@@ -71,6 +69,7 @@ class ClientPort(Port):
         """`partitions`: the partitions served now, by number; the log server changes this mapping."""
         self.partitions, self.answers = partitions, answers
         self.appends = AppendTaker()
+        self.reads = Budget(limits.reads)
         self._longest_waiting: object | None = None
         super().__init__(limits=limits, log=log, memory=limits.memory)
 
@@ -81,8 +80,7 @@ class ClientPort(Port):
                 connection.opened()
 
     def _follow_limits(self) -> None:
-        self.budget.capacity = self.limits.memory
-        self.reads = asyncio.Semaphore(self.limits.reads)  # reads in progress hold the old semaphore
+        self.budget.capacity, self.reads.capacity = self.limits.memory, self.limits.reads
 
     def _connection(self, peer: str) -> Connection:
         return ClientConnection(self, peer)
@@ -142,10 +140,8 @@ class ClientConnection(Connection):
         self._tasks: dict[asyncio.Task[None], tuple[int, int | None]] = {}
         self._may_send = asyncio.Event()
         self._may_send.set()
-        # requests for data that wait for a read, each with the pause in seconds before the last attempt
-        self._data_queue: deque[tuple[wire.TransactionDataRequest, float]] = deque()
         self._unsent = 0  # bytes of answers since the last `send`
-        self._reads, self._read_window = 0, 1  # reads of data in progress, and the most that may be
+        self._data = DataRequests(self, port.partitions, port.reads, lambda: port.output_each)
         self._clients = set[int]()  # ids of those that mounted
         # by partition and client: when thousands of connections end at once, none of them can look at every mount there is
         self._mounted = dict[tuple[int, int], _Mounted]()
@@ -154,7 +150,7 @@ class ClientConnection(Connection):
             wire.MountRequest: self._mount,
             wire.AppendRequest: self._append,
             wire.FeedRequest: self._feed,
-            wire.TransactionDataRequest: self._data,
+            wire.TransactionDataRequest: self._data.ask,
             wire.FlushRequest: self._flush,
             wire.HighWaterMarkRequest: self._high_water_mark,
             wire.CheckStorageConnectivityRequest: self._connectivity,
@@ -206,7 +202,8 @@ class ClientConnection(Connection):
             return
         handler(message)
 
-    def _reply(self, message: wire.ServerResponse) -> None:
+    def reply(self, message: wire.ServerResponse) -> None:
+        """Queue a response for the next `send`."""
         assert self.version is not None
         frame = wire.encode(message, self.version)
         self._unsent += len(frame)
@@ -220,7 +217,7 @@ class ClientConnection(Connection):
         found = self._partition(request_id)
         return found if found is not None and found.mounts.is_registered(request_id.client, self) else None
 
-    def _begin_task(
+    def begin_task(
         self, work: Coroutine[Any, Any, None], *, parked: int = 0, standing: int | None = None
     ) -> asyncio.Task[None]:
         """Answer a request in a task; it counts as a request in progress until the task ends.
@@ -231,7 +228,7 @@ class ClientConnection(Connection):
         `standing`: the partition of a mount or feed.  One of each partition is beside that bound: a client with more partitions
         than the bound has a feed at the end of each, and would never be read again.
         """
-        self._begin(1, 0)
+        self.begin(1, 0)
         self._port.budget.park(parked)
         if standing in self.standing:
             standing = None
@@ -244,7 +241,7 @@ class ClientConnection(Connection):
 
     def _begin_feed(self, mounted: _Mounted, work: Coroutine[Any, Any, None], partition: int) -> None:
         """Answer a mount or feed request, until the client mounts the partition again (`_supersede`)."""
-        task = self._begin_task(work, parked=OVERHEAD, standing=partition)
+        task = self.begin_task(work, parked=OVERHEAD, standing=partition)
         mounted.tasks[task] = None
         task.add_done_callback(lambda done: mounted.tasks.pop(done, None))
 
@@ -274,11 +271,7 @@ class ClientConnection(Connection):
             self.close()
         if not self._lost:
             self.send()  # first: unsent answers are not counted when the next read is admitted
-        if self._data_queue:
-            self._serve_data_queue()
-            if not self._lost:
-                self.send()
-        self._done(1, 0)
+        self.done(1, 0)
 
     def _drop(self) -> None:
         for task in self._tasks:
@@ -288,8 +281,7 @@ class ClientConnection(Connection):
         self._mounted.clear()
         self._may_send.set()
         self._marks.clear()
-        asked, self._data_queue = len(self._data_queue), deque()
-        self._done(asked, 0)
+        self._data.drop()
 
     # ---- flow control --------------------------------------------------------------------------------------------------
 
@@ -331,8 +323,8 @@ class ClientConnection(Connection):
 
     def _mount(self, request: wire.MountRequest) -> None:
         partition = self._partition(request.request_id)
-        if partition is None or _knows_later_generation(partition, request.request_id):
-            self._reply(wire.MountResponse(request.request_id, wire.MountState.NOT_READY))
+        if partition is None or partition.is_behind(request.request_id.generation):
+            self.reply(wire.MountResponse(request.request_id, wire.MountState.NOT_READY))
             return
         asked = request.request_id
         self._clients.add(asked.client)
@@ -359,7 +351,7 @@ class ClientConnection(Connection):
             await partition.committed.feed(self, request.client_high_water_mark, behind)
         except PartitionClosedError:
             state = wire.MountState.NOT_READY
-        self._reply(wire.MountResponse(request.request_id, state))
+        self.reply(wire.MountResponse(request.request_id, state))
 
     def _complain_ahead(self, asked: RequestId, seen: int, mark: int) -> None:
         """Log that a client has seen more than there is: perhaps only clients know of the loss.
@@ -385,7 +377,7 @@ class ClientConnection(Connection):
             return
         with contextlib.suppress(PartitionClosedError):  # the client follows the metadata to the partition's new server
             await partition.committed.feed(self, position, partition.committed.grant(position))
-            self._reply(wire.FeedSuspended(request.request_id))
+            self.reply(wire.FeedSuspended(request.request_id))
 
     # ---- appends and data ----------------------------------------------------------------------------------------------
 
@@ -403,7 +395,7 @@ class ClientConnection(Connection):
             count += len(records)
             size += append.size
             partition.append(append)
-        self._begin(count, size)
+        self.begin(count, size)
         return behind
 
     def _append(self, request: wire.AppendRequest) -> None:
@@ -414,118 +406,29 @@ class ClientConnection(Connection):
     def refused(self, request_id: RequestId, transaction_id: int) -> None:
         """See `engine.server.append_requests.Appender`."""
         if not self._lost:
-            self._reply(wire.LockFailure(request_id, transaction_id))
+            self.reply(wire.LockFailure(request_id, transaction_id))
             self.send()
 
     def over(self, count: int, size: int) -> None:
         """See `engine.server.append_requests.Appender`."""
-        self._done(count, size)
+        self.done(count, size)
 
     def _flush(self, request: wire.FlushRequest) -> None:
         partition = self._partition(request.request_id)
         if partition is not None:
-            self._begin_task(self._answer_flush(partition, request), parked=OVERHEAD)
+            self.begin_task(self._answer_flush(partition, request), parked=OVERHEAD)
 
     async def _answer_flush(self, partition: Partition, request: wire.FlushRequest) -> None:
-        self._reply(wire.FlushResponse(request.request_id, await partition.flush()))
+        self.reply(wire.FlushResponse(request.request_id, await partition.flush()))
 
-    def _data(self, request: wire.TransactionDataRequest, paused: float = 0.0) -> None:
-        """`paused`: seconds waited before this attempt; 0 for the first one."""
-        partition = self._partition(request.request_id)
-        if partition is not None and not partition.store.is_open:
-            if not (self._accepts_data() and self._answer_from_cache(request)):
-                self._begin_task(self._retry_in_session(partition, request, paused), parked=OVERHEAD)
-            return
-        if not self._data_queue and self._accepts_data():
-            if self._answer_from_cache(request):
-                return
-            if self._reads < self._read_window:
-                self._begin_read(request, paused)
-                return
-        self._begin(1, 0)
-        self._data_queue.append((request, paused))
-
-    def _accepts_data(self) -> bool:
+    def accepts_data(self) -> bool:
         """Whether more data may be answered; sends the answers first if there may be too many."""
         if self._unsent > self._port.output_each // 2:
             self.send()
         return self._may_send.is_set()
 
     def _go_on(self) -> None:
-        self._serve_data_queue()
-
-    def _serve_data_queue(self) -> None:
-        """Answer queued requests for data, while reads and answers may be added."""
-        while self._data_queue and self.open and self._reads < self._read_window and self._accepts_data():
-            request, paused = self._data_queue.popleft()
-            if not self._answer_from_cache(request):
-                self._begin_read(request, paused)
-            self._done(1, 0)
-
-    def _begin_read(self, request: wire.TransactionDataRequest, paused: float) -> None:
-        self._reads += 1
-        self._begin_task(self._answer_read(request, paused))
-
-    def _answer_from_cache(self, request: wire.TransactionDataRequest) -> bool:
-        """Answer from the cache; False if the data is not cached."""
-        partition = self._partition(request.request_id)
-        found = partition.committed.cached_data(request.transaction_id) if partition is not None else None
-        if found is not None:
-            answer = wire.TransactionData(*found)
-            self._reply(wire.TransactionDataResponse(request.request_id, request.transaction_id, answer))
-        return found is not None
-
-    async def _retry_in_session(
-        self, partition: Partition, request: wire.TransactionDataRequest, paused: float, pause: float = 0.0
-    ) -> None:
-        """Repeat a request for data after a pause, once the partition has a session.
-
-        The request is not in the data queue meanwhile, so that data of other partitions is answered.
-        """
-        try:
-            await asyncio.sleep(pause)
-            await partition.store.session()
-        except PartitionClosedError as error:
-            outcome = _not_ready(error)
-            self._reply(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
-        else:
-            self._data(request, paused)
-
-    async def _answer_read(self, request: wire.TransactionDataRequest, paused: float) -> None:
-        outcome: wire.TransactionData | wire.TransactionRefused
-        try:
-            async with self._client_port.reads:
-                outcome = await self._read(request)
-        except StoreSessionClosedError:
-            partition = self._partition(request.request_id)
-            if partition is not None:
-                pause = partition.store.pause_after(paused)  # each failed read ends a session
-                self._begin_task(self._retry_in_session(partition, request, pause, pause), parked=OVERHEAD)
-                return
-            outcome = _not_ready(PartitionClosedError(f"{request.request_id.partition} is not served here"))
-        except PartitionClosedError as error:
-            outcome = _not_ready(error)
-        except WaltzError as error:
-            outcome = wire.TransactionRefused(str(error))
-        finally:
-            self._reads -= 1
-        self._reply(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
-        length = len(outcome.data) if isinstance(outcome, wire.TransactionData) else 0
-        ahead = self._port.output_each // max(1, length)  # answers of this length that may wait for the client
-        self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
-
-    async def _read(self, request: wire.TransactionDataRequest) -> wire.TransactionData | wire.TransactionRefused:
-        """Read data from storage.  Raises PartitionClosedError, StoreSessionClosedError."""
-        number, transaction_id = request.request_id.partition, request.transaction_id
-        partition = self._partition(request.request_id)
-        if partition is None:
-            raise PartitionClosedError(f"{number} is not served here")
-        found = await partition.committed.data(transaction_id)
-        if found is None and _knows_later_generation(partition, request.request_id):
-            raise PartitionClosedError(f"{number} was assigned anew, which is not known here as yet")
-        if found is None:
-            return wire.TransactionRefused(f"partition {number} has no transaction {transaction_id}")
-        return wire.TransactionData(*found)
+        self._data.go_on()
 
     def _high_water_mark(self, request: wire.HighWaterMarkRequest) -> None:
         partition = self._partition(request.request_id)
@@ -540,10 +443,10 @@ class ClientConnection(Connection):
             # an unknown mark is answered as well: a client of the release does not ask the same server twice, and would wait
             mark = (
                 UNKNOWN_HIGH_WATER_MARK
-                if _knows_later_generation(partition, request.request_id)
+                if partition.is_behind(request.request_id.generation)
                 else partition.announced_mark
             )
-            self._reply(wire.HighWaterMarkResponse(request.request_id, mark))
+            self.reply(wire.HighWaterMarkResponse(request.request_id, mark))
 
     def opened(self) -> None:
         """See `ClientPort.opened`."""
@@ -558,13 +461,13 @@ class ClientConnection(Connection):
     def _connectivity(self, request: wire.CheckStorageConnectivityRequest) -> None:
         async def answer() -> None:
             nodes = await self._client_port.answers.connectivity()
-            self._reply(wire.CheckStorageConnectivityResponse(request.request_id, nodes))
+            self.reply(wire.CheckStorageConnectivityResponse(request.request_id, nodes))
 
-        self._begin_task(answer())
+        self.begin_task(answer())
 
     def _assignment(self, request: wire.ServerPartitionsAssignmentRequest) -> None:
         numbers = tuple(sorted(self._client_port.partitions))
-        self._reply(wire.ServerPartitionsAssignmentResponse(request.request_id, numbers))
+        self.reply(wire.ServerPartitionsAssignmentResponse(request.request_id, numbers))
 
     def _prefer(self, request: wire.AddPreferredPartitionRequest | wire.RemovePreferredPartitionRequest) -> None:
         add = isinstance(request, wire.AddPreferredPartitionRequest)
@@ -572,23 +475,13 @@ class ClientConnection(Connection):
 
         async def answer() -> None:
             done = bool(request.partitions) and await self._client_port.answers.prefer(request.partitions, add)
-            self._reply(kind(request.request_id, done=done))
+            self.reply(kind(request.request_id, done=done))
 
-        self._begin_task(answer())
+        self.begin_task(answer())
 
     def _health(self, request: wire.ServerPartitionsHealthRequest) -> None:
         healthy = ((n, not one.store.state.waits_for) for n, one in sorted(self._client_port.partitions.items()))
-        self._reply(wire.ServerPartitionsHealthResponse(request.request_id, tuple(healthy)))
-
-
-def _not_ready(error: PartitionClosedError) -> wire.TransactionRefused:
-    """A refusal whose beginning ("partition not ready") tells clients that another server may have the partition."""
-    return wire.TransactionRefused(f"partition not ready: {error}")
-
-
-def _knows_later_generation(partition: Partition, asked: RequestId) -> bool:
-    """Whether a client knows a later generation than this server: another server may have committed transactions under it."""
-    return asked.generation > partition.store.generation
+        self.reply(wire.ServerPartitionsHealthResponse(request.request_id, tuple(healthy)))
 
 
 def _check_position(position: int) -> None:

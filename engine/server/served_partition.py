@@ -170,6 +170,10 @@ class Partition:
         self.committed.forget()
         self.end_mounts()
 
+    def is_behind(self, generation: int) -> bool:
+        """Whether a client knows a later generation than this server: another server may have committed transactions under it."""
+        return generation > self.store.generation
+
     async def close(self) -> None:
         """Stop: appends are no longer answered; feeds and flushes end with PartitionClosedError."""
         self._closed = True

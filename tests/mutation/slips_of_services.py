@@ -265,7 +265,7 @@ SERVICES: tuple[Slip, ...] = (
     ),
     Slip(
         _DATA_PORT,
-        "                self._done(len(table) - row, sum(lengths[row:]))",
+        "                self.done(len(table) - row, sum(lengths[row:]))",
         "                pass",
         _OF_CONNECTIONS,
         "memory of the port is lost whenever there is none, until it takes no requests at all",
@@ -279,7 +279,7 @@ SERVICES: tuple[Slip, ...] = (
     ),
     Slip(
         _DATA_PORT,
-        "            self._open(message)\n            self._done(1, size)\n",
+        "            self._open(message)\n            self.done(1, size)\n",
         "            self._open(message)\n",
         _OF_CONNECTIONS,
         "every peer that opens its connection keeps memory of the port",

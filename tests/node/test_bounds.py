@@ -12,7 +12,7 @@ import pytest
 from tests.mutation.trial import ROOT
 from tests.node.unplugged import Peer
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
-from waltzctl.engine.net import configuration_file, connection, port
+from waltzctl.engine.net import configuration_file, connection, port, read_window
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
 from waltzctl.engine.net.connection import OVERHEAD, Pause
@@ -20,7 +20,7 @@ from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.output_budget import OutputBudget, Share
 from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE, PortLimits
 from waltzctl.engine.net.small_file import read_first_line, read_password_or_key
-from waltzctl.engine.node import admin_port, read_window
+from waltzctl.engine.node import admin_port
 from waltzctl.engine.node.append_runs import portions_of
 from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
@@ -138,7 +138,7 @@ def test_a_count(count: int, limit: int, smallest: int, left: int, accepted: boo
 def test_reading_stops_at_so_many_requests_or_bytes(kind: str, requests: int, size: int) -> None:
     peer = Peer(kind)
     peer.connection._most_requests, peer.connection._most_bytes = 10, 100
-    peer.connection._begin(requests, size)
+    peer.connection.begin(requests, size)
     peer.connection._check_bounds()
     assert peer.wire.reading == (requests < 10 and size < 100)
 
@@ -147,9 +147,9 @@ def test_reading_stops_at_so_many_requests_or_bytes(kind: str, requests: int, si
 def test_reading_goes_on_when_half_is_answered(requests: int, size: int, goes_on: bool) -> None:
     peer = Peer()
     peer.connection._most_requests, peer.connection._most_bytes = 10, 100
-    peer.connection._begin(10, 100)
+    peer.connection.begin(10, 100)
     peer.connection._check_bounds()
-    peer.connection._done(10 - requests, 100 - size)
+    peer.connection.done(10 - requests, 100 - size)
     assert peer.wire.reading == goes_on
 
 
@@ -164,10 +164,10 @@ def test_each_port_passes_its_own_bounds_on() -> None:
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_port_that_is_full_stops_whoever_sends(missing: int) -> None:
     peer = Peer(memory=1000, max_body=100)
-    peer.connection._begin(1, 1000 - OVERHEAD - missing)
+    peer.connection.begin(1, 1000 - OVERHEAD - missing)
     peer.connection._check_bounds()
     assert peer.wire.reading == bool(missing)
-    peer.connection._done(1, 1000 - OVERHEAD - missing)
+    peer.connection.done(1, 1000 - OVERHEAD - missing)
     assert peer.wire.reading
     assert peer.port.budget.used == 0
     assert OVERHEAD == 256
@@ -216,10 +216,10 @@ def test_small_requests_do_not_wait_for_a_frame_that_is_still_received(missing: 
     if waiting:
         peer.another().announce(70_000, APPEND)
     other = peer.another()
-    other.connection._begin(1, 10_000 - OVERHEAD - missing)
+    other.connection.begin(1, 10_000 - OVERHEAD - missing)
     other.connection._check_bounds()
     assert (peer.port.budget.waiting, other.wire.reading) == (waiting + (not missing), bool(missing))
-    other.connection._done(1, 10_000 - OVERHEAD - missing)
+    other.connection.done(1, 10_000 - OVERHEAD - missing)
     assert (peer.port.budget.waiting, other.wire.reading) == (waiting, True)
 
 
@@ -370,7 +370,7 @@ def test_a_frame_s_time_begins_when_it_has_its_place() -> None:
 @pytest.mark.parametrize(("beyond", "requests"), [(0.0, 0), (0.5, 0), (0.5, 1)])
 def test_a_peer_may_be_silent_for_so_long_and_longer_while_it_waits(beyond: float, requests: int) -> None:
     peer = Peer(idle_seconds=10.0, stall_seconds=1.0)
-    peer.connection._begin(requests, 0)
+    peer.connection.begin(requests, 0)
     peer.connection.tick(peer.clock.now + 10.0 + beyond)
     assert peer.wire.closed == (bool(beyond) and not requests)
 
@@ -434,7 +434,7 @@ def test_reads_of_one_connection_grow_to_a_bound() -> None:
     peer.port.reads.reserve("others", 1000, lambda: None)
     given = []
     for _ in range(10):
-        peer.connection._begin(1, 0)
+        peer.connection.begin(1, 0)
         peer.connection._reads._under_way += 1  # type: ignore[attr-defined]
         peer.connection._read_answered([], 0, 0)  # type: ignore[attr-defined]
         given.append(peer.connection._reads._most)  # type: ignore[attr-defined]
@@ -450,7 +450,7 @@ def test_long_answers_do_not_let_a_connection_read_ahead(length: int, window: in
     peer.port.reads.reserve("others", 10, lambda: None)
     monkey = pytest.MonkeyPatch()
     monkey.setattr(port, "_SMALLEST_OUTPUT", 1)
-    peer.connection._begin(1, 0)
+    peer.connection.begin(1, 0)
     peer.connection._reads._under_way += 1  # type: ignore[attr-defined]
     peer.connection._read_answered([], length, 0)  # type: ignore[attr-defined]
     monkey.undo()

@@ -67,7 +67,7 @@ def test_hello_is_said_at_once_and_the_peer_s_is_noted() -> None:
     peer.clock.now += 7
     peer.wire.unread = 30
     peer.send(HELLO)
-    peer.connection._begin(2, 50)
+    peer.connection.begin(2, 50)
     peer.connection._pause(Pause.UNDER_WAY)
     peer.connection._wrote()
     assert peer.port.connections == (ConnectionInfo("peer", STORAGE_CLIENT, 7.0, 2, 50, 30, True),)
@@ -227,7 +227,7 @@ def test_a_frame_that_takes_all_the_memory_there_is_is_read_to_its_end() -> None
     [big] = appends(0, 1, size=2000)
     peer, partition = a_peer(big_frame=1000, memory=len(big), max_body=len(big))
     other = peer.another()
-    other.connection._begin(1, peer.port.budget.kept - OVERHEAD)
+    other.connection.begin(1, peer.port.budget.kept - OVERHEAD)
     peer.send(big[:500])
     other.send(KEEP_ALIVE)
     assert (peer.wire.reading, other.wire.reading) == (True, False)
@@ -240,7 +240,7 @@ def test_a_frame_that_takes_all_the_memory_there_is_is_read_to_its_end() -> None
 def test_who_ends_while_it_waits_for_memory_leaves_the_line(end: str, frame: bool) -> None:
     peer, _ = a_peer(big_frame=1000, memory=3000, max_body=3000)
     other = peer.another()
-    peer.connection._begin(1, 3000)
+    peer.connection.begin(1, 3000)
     other.send(appends(0, 1, size=2000)[0][:100] if frame else KEEP_ALIVE)
     assert (peer.port.budget.waiting, other.wire.reading) == (1, False)
     match end:
@@ -258,7 +258,7 @@ def test_who_ends_while_it_waits_for_memory_leaves_the_line(end: str, frame: boo
 def test_who_is_refused_while_memory_is_short_does_not_stand_in_line() -> None:
     peer, _ = a_peer(memory=1000, max_body=1000)
     other = peer.another()
-    peer.connection._begin(1, 1000)
+    peer.connection.begin(1, 1000)
     other.send(b"nonsense")
     assert other.wire.closed
     assert peer.port.budget.waiting == 0
@@ -282,12 +282,12 @@ def test_a_frame_that_was_let_in_is_taken_whatever_bound_there_is_when_it_is_who
     other = peer.another()
     first, second = appends(0, 2, size=2000)
     if waits:
-        other.connection._begin(1, 5000)
+        other.connection.begin(1, 5000)
     peer.send(first[:100])
     assert peer.wire.reading is not waits
     peer.port.limits = replace(peer.port.limits, max_body=len(first) - HEADER - 1)
     if waits:
-        other.connection._done(1, 5000)
+        other.connection.done(1, 5000)
     peer.send(first[100:])
     assert [bytes(item.buffer[:]) for item in partition.taken] == [first]
     assert not peer.wire.closed
@@ -365,30 +365,30 @@ def test_it_reads_on_when_the_last_reason_not_to_is_gone() -> None:
 def test_a_crowd_reads_on_one_after_the_other() -> None:
     peer, _ = a_peer(memory=1000, max_body=1000)
     others = [peer.another() for _ in range(2)]
-    peer.connection._begin(1, 1000)
+    peer.connection.begin(1, 1000)
     for one in (peer, *others):
         one.connection._check_bounds()
         one.connection._check_bounds()
     assert [one.wire.reading for one in (peer, *others)] == [False] * 3
     assert peer.port.budget.waiting == 3
-    peer.connection._done(1, 1000)
+    peer.connection.done(1, 1000)
     assert [one.wire.reading for one in (peer, *others)] == [True] * 3
 
 
 def test_where_both_bounds_are_met_half_of_both_has_to_be_done() -> None:
     peer, _ = a_peer(connection_requests=10, connection_bytes=100)
-    peer.connection._begin(10, 100)
+    peer.connection.begin(10, 100)
     peer.connection._check_bounds()
-    peer.connection._done(5, 49)
+    peer.connection.done(5, 49)
     assert not peer.wire.reading
-    peer.connection._done(0, 1)
+    peer.connection.done(0, 1)
     assert peer.wire.reading
 
 
 @pytest.mark.parametrize(("requests", "size"), [(9, 99), (10, 0), (0, 100)])
 def test_what_is_read_counts_against_both_bounds(requests: int, size: int) -> None:
     peer, _ = a_peer(connection_requests=10, connection_bytes=100)
-    peer.connection._begin(requests, size)
+    peer.connection.begin(requests, size)
     peer.send(KEEP_ALIVE)
     assert peer.wire.reading == (requests < 10 and size < 100)
 
@@ -660,16 +660,16 @@ def test_who_is_gone_holds_nothing() -> None:
 def test_draining_reads_nothing_answers_what_is_under_way_and_closes() -> None:
     peer, _ = a_peer()
     idle = peer.another()
-    peer.connection._begin(2, 20)
+    peer.connection.begin(2, 20)
     peer.port.draining = True
     for one in (peer, idle):
         one.connection.finish()
     assert (idle.wire.closed, peer.wire.closed, peer.wire.reading) == (True, False, False)
     peer.connection.answer(b"one")
-    peer.connection._done(1, 10)
+    peer.connection.done(1, 10)
     assert not peer.wire.closed
     peer.connection.answer(b"two")
-    peer.connection._done(1, 10)
+    peer.connection.done(1, 10)
     assert peer.wire.closed
     assert b"".join(peer.wire.written).endswith(b"onetwo")
     late = Wire()
@@ -680,9 +680,9 @@ def test_draining_reads_nothing_answers_what_is_under_way_and_closes() -> None:
 @pytest.mark.parametrize("reason", [Pause.UNDER_WAY, Pause.CROWDED, Pause.UNREAD_ANSWERS])
 def test_draining_ends_a_connection_that_was_not_read_for_another_reason_too(reason: Pause) -> None:
     peer, _ = a_peer()
-    peer.connection._begin(1, 10)
+    peer.connection.begin(1, 10)
     peer.connection._pause(reason)
     peer.connection.finish()
     assert not peer.wire.closed
-    peer.connection._done(1, 10)
+    peer.connection.done(1, 10)
     assert peer.wire.closed

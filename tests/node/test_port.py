@@ -366,10 +366,10 @@ class Going:
         self.port._listeners.append(Listener())
         self.port._timer = SimpleNamespace(cancel=lambda: self.cancelled.append("timer"))
         self.cancelled: list[str] = []
-        self.peer.connection._begin(1, 10)
+        self.peer.connection.begin(1, 10)
 
     def answered(self) -> None:
-        self.peer.connection._done(1, 10)
+        self.peer.connection.done(1, 10)
         assert self.peer.wire.closed
         self.peer.connection.connection_lost(None)
 
