@@ -322,6 +322,8 @@ OTHER_PROGRAM = "use the waltzctl that wrote it, or a later one"
 """Advice about a file of a version that this program does not know."""
 DESCRIPTOR_SHORTAGE = (errno.EMFILE, errno.ENFILE)
 """Error numbers of a shortage of file descriptors, of the process or of the system."""
+OWN_SHORTAGE = (*DESCRIPTOR_SHORTAGE, errno.ENOMEM)
+"""Error numbers that say nothing about the file or disk that they are told of."""
 _SHORTAGE_ADVICE = {
     errno.EMFILE: "allow the process more open files (ulimit -n; LimitNOFILE= of a systemd unit) and start it again",
     errno.ENFILE: "allow the system more open files (sysctl fs.file-max)",

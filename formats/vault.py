@@ -312,8 +312,9 @@ class BackupHead:
     `pages`, `new_pages`            pieces of the backup; those whose content was not in the vault before
     `new_bytes`                     bytes that the vault grew by
     `live`                          another process held the storage directory during the backup
-    `damaged`                       number of places in the source that are damaged, or lack records
+    `damaged`                       number of places in the source that are damaged, or lack records, and of `unread`
     `partial`                       only some partitions were backed up (absent in older heads)
+    `unread`                        partitions that were to be, and could not be read (only in a head that has any)
     ==============================  ====================================================================================
     """
 
@@ -335,6 +336,7 @@ class BackupHead:
     live: bool
     damaged: int
     partial: bool = False
+    unread: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -352,6 +354,8 @@ class BackupHead:
         body["cluster_key"] = None if self.cluster_key is None else str(self.cluster_key)
         body["partitions"] = [[getattr(one, name) for name in _PARTITION] for one in self.partitions]
         body["storage"] = [getattr(self.storage, name) for name in _PARTITION]
+        if self.unread:
+            body["unread"] = self.unread
         return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -367,13 +371,15 @@ class BackupHead:
                 cluster_key=None if key is None else uuid.UUID(key),
                 partitions=tuple(BackedPartition(*one) for one in body["partitions"]),
                 storage=BackedPartition(*body["storage"]),
+                unread=tuple(int(one) for one in body.get("unread", ())),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise VaultFormatError(f"no head of a backup: {error!r}") from error
 
 
 _PARTITION = tuple(BackedPartition.__dataclass_fields__)
-_PLAIN = tuple(name for name in BackupHead.__dataclass_fields__ if name not in ("cluster_key", "partitions", "storage"))
+_OWN_FORM = ("cluster_key", "partitions", "storage", "unread")
+_PLAIN = tuple(name for name in BackupHead.__dataclass_fields__ if name not in _OWN_FORM)
 
 
 def _text(data: bytes) -> str:

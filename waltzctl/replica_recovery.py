@@ -122,10 +122,11 @@ def recover_directories(
     done: list[ExitStatus] = []
     changed: list[Path] = []
     for first in repairs:
-        stale = any(source.is_relative_to(one) for source in first.sources for one in changed)
+        # also of what another plan has brought back here: it was missing in the comparison, which both are made from
+        stale = any(place.is_relative_to(one) for place in (*first.sources, *first.missing) for one in changed)
         repair = first
         if stale:
-            repair = plan_anew(first, kept, paths, allow_data_loss=allow_data_loss, seen=seen)
+            repair = plan_anew(first, kept, paths, allow_data_loss=allow_data_loss, seen=seen, changed=changed)
         done.append(carry_out(console, repair, switches, otherwise=UNCHANGED_ELSE if changed else UNCHANGED))
         if repair.plan.steps and not shown_only:
             changed.append(repair.storage)

@@ -6,11 +6,13 @@ a piece that the vault already has becomes a reference.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePath
 
@@ -31,11 +33,12 @@ from waltzctl.engine.backup.source_files import (
     look_at,
     plan_partition,
     plan_storage,
+    returned,
 )
 from waltzctl.engine.durable.disk import STATE_DIRECTORY
 from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.new_directory import check_not_beside
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import OWN_SHORTAGE, DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.log import places
 from waltzctl.engine.pages.inspection import blob_status, view_store
@@ -123,14 +126,19 @@ def create_backup(
     progress: Progress = SILENT,
     piece_limit: int = LIMIT,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    on_unread: Callable[[DiskReadError], object] = lambda _: None,
 ) -> BackupHead:
     """Back up a storage directory.
 
-    `piece_limit`: bytes of a piece, unless a single record is larger; must be the same for all backups of a vault.
+    `on_unread` is called behind the backup for each partition that could not be read, with the reason.  `piece_limit`: bytes of a
+    piece, unless a single record is larger; must be the same for all backups of a vault.
 
     Raises InvalidRequestError for a vault inside the source, what `look_at`, `PageStorage.open` and `VaultReader.over` raise,
     RefusedError for a directory that no process holds and whose commit journal has not been written back to its segments,
     SourceChangedError for a partition that keeps changing, DiskReadError, DiskWriteError.  After an error the vault is unchanged.
+
+    A partition of this machine that cannot be listed or read hides no other one: the backup is one of the others, and its head
+    says so (`unread`).  That is an error where no other one is left.
     """
     looked = look_at(source, partitions)
     if isinstance(source, Path) and source.resolve() in vault.resolve().parents:
@@ -142,7 +150,11 @@ def create_backup(
         reader = VaultReader.over(store, password)
         complete_copies(store)
         writer = BackupWriter(store, reader, str(looked.path), now_ms)
-        return _Creation(writer, looked, tag, progress, piece_limit, partial=partitions is not None).run()
+        creation = _Creation(writer, looked, tag, progress, piece_limit, partial=partitions is not None)
+        head = creation.run()
+    for number in head.unread:
+        on_unread(creation.unread[number])
+    return head
 
 
 class _Creation:
@@ -162,6 +174,8 @@ class _Creation:
         self._tag, self._progress, self._limit = tag, progress, limit
         self._lacking: frozenset[Lack] = frozenset()
         self._below_mark: set[int] = set()  # partitions of a live directory that lack their end, it seems
+        self.unread: dict[int, DiskReadError] = {}
+        """Why a partition could not be read, by its number."""
 
     # ---- all sections ------------------------------------------------------------------------------------------------
 
@@ -178,28 +192,44 @@ class _Creation:
         source = self._source
         previous = self._writer.previous()
         storage = self._planned(None, previous)
-        plans = [self._planned(number, previous) for number in source.partitions]
+        for number in source.unmounted:
+            nowhere = OSError(errno.ENOENT, "its link leads nowhere")
+            self.unread[number] = DiskReadError(source.path / str(number), None, nowhere, doing="list")
+            self.unread[number].advice = "mount what it leads to, and try again; nothing was written to the vault"
+        plans: dict[int, SectionPlan] = {}
+        for number in source.partitions:
+            with self._hiding_no_other(number):
+                plans[number] = self._planned(number, previous)
         head = self._writer.previous_head
         header = None if source.control is None else source.control.header
         key = None if header is None else header.cluster_key  # another one may be damage of any segment, or of itself
-        doubtful = absent(source) | {
-            number
-            for number, plan in zip(source.partitions, plans, strict=True)
-            if head is None
-            or head.damaged
-            or head.cluster_key != key
-            or not lacks_nothing_new(source, number, plan, previous.get(number))
-        }
+        anew = head is None or head.damaged or head.cluster_key != key
+        doubtful = set(absent(source))
+        for number, plan in plans.items():
+            with self._hiding_no_other(number):
+                if anew or not lacks_nothing_new(source, number, plan, previous.get(number)):
+                    doubtful.add(number)
+        plans = {number: plan for number, plan in plans.items() if number not in self.unread}
         self._lacking = lacks(source, doubtful)
-        self._progress.start("backing up", sum(one.size for plan in (storage, *plans) for one in plan.pieces))
-        sections = [
-            self._take(number, plan, previous, workers) for number, plan in zip(source.partitions, plans, strict=True)
-        ]
+        for number in sorted(returned(source)):
+            raise self._changed(number, "its directory was not there when this began")
+        self._progress.start("backing up", sum(one.size for plan in (storage, *plans.values()) for one in plan.pieces))
+        sections: list[BackedPartition] = []
+        for number, plan in plans.items():
+            before = self._writer.state()
+            with self._hiding_no_other(number):
+                sections.append(self._take(number, plan, previous, workers))
+            if number in self.unread:
+                self._writer.return_to(before)
+        for error in self.unread.values() if not sections else ():
+            raise error
         own = self._take(None, storage, previous, workers)
         if self._lacking and source.live:
             # what came or went as it was looked at lacks nothing when it is looked at again
-            self._lacking &= lacks(source, doubtful)
-        if passing := self._below_mark - _partitions(self._lacking):
+            again = lacks(source, doubtful - self.unread.keys())
+            back = returned(source)  # which is not in the backup all the same
+            self._lacking = frozenset(one for one in self._lacking if one in again or one[2] in back)
+        if passing := self._below_mark - _partitions(self._lacking) - self.unread.keys():
             raise self._changed(min(passing), "it ended below its mark, and lacks nothing now")
         return self._writer.commit(
             sections,
@@ -209,8 +239,24 @@ class _Creation:
             num_partitions=None if header is None else header.num_partitions,
             live=source.live,
             lacking=len(self._lacking),
-            partial=self._partial,
+            partial=self._partial or bool(self.unread),
+            unread=tuple(sorted(self.unread)),
         )
+
+    @contextlib.contextmanager
+    def _hiding_no_other(self, number: int) -> Iterator[None]:
+        """A partition that cannot be listed or read is left out; it may be on a disk of its own."""
+        directory = self._source.path / str(number)
+        try:
+            yield
+        except (DiskReadError, OSError) as error:
+            where = error.path if isinstance(error, DiskReadError) else error.filename
+            of_partition = where is not None and PurePath(where).is_relative_to(directory)
+            if not of_partition or error.errno in OWN_SHORTAGE or not places.on_this_machine(directory):
+                raise
+            failed = error if isinstance(error, DiskReadError) else DiskReadError(where, None, error)
+            failed.advice = failed.advice or "nothing was written to the vault; try again when its disk answers"
+            self.unread[number] = failed
 
     # ---- one section: that of a partition, or with number None that of the storage directory -------------------------
 

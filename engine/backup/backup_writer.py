@@ -205,13 +205,17 @@ class BackupWriter:
         live: bool,
         partial: bool,
         lacking: int = 0,
+        unread: tuple[int, ...] = (),
     ) -> BackupHead:
-        """Write the head, and commit the backup as one batch.  `lacking`: losses of the source.  Raises DiskWriteError."""
+        """Write the head, and commit the backup as one batch.
+
+        `lacking`: losses of the source.  `unread`: partitions that could not be read.  Raises DiskWriteError.
+        """
         head = BackupHead(
             self._id, self._created, self.source, tag, cluster_key, num_partitions, tuple(partitions), storage,
             self._first_page, self._next_page - self._first_page, storage.size + sum(one.size for one in partitions),
             self._pages, self._new_pages, self._new_bytes, round(time.monotonic() - self._began, 3), live,
-            self._damaged + lacking, partial,
+            self._damaged + lacking + len(unread), partial, unread,
         )  # fmt: skip
         sealed = self.sealer.seal(head.encode(), head_digest(self._id))
         self._put(sealed, *(PageId(namespace, self._id) for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)))

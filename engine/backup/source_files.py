@@ -30,7 +30,13 @@ from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.findings.control_files import info_findings
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import check_partitions, partition_directories, partition_number, view_storage
+from waltzctl.engine.log.view import (
+    check_partitions,
+    partition_directories,
+    partition_number,
+    partition_places,
+    view_storage,
+)
 from waltzctl.engine.scan.columns import DamageCause
 from waltzctl.engine.storage.assignment import names_put_aside, out_of_reach, put_aside_path
 from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path
@@ -51,6 +57,7 @@ class SourceDirectory:
     - `content`, `numbers`: bytes and metadata of its control file, None without one.
     - `left_out`: names of files that are not backed up, relative to the directory.
     - `wanted`: the partitions that were asked for, None for all.
+    - `unmounted`: those without a directory, as the link in its place leads nowhere: to a disk that is not mounted.
     """
 
     path: PurePath
@@ -61,6 +68,7 @@ class SourceDirectory:
     partitions: tuple[int, ...]
     left_out: frozenset[str] = frozenset({LOCK})
     wanted: frozenset[int] | None = None
+    unmounted: tuple[int, ...] = ()
 
     def takes_partition(self, number: int) -> bool:
         """Whether a partition is to be backed up."""
@@ -88,13 +96,15 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
             f"{path}: partition {absent[0]} has no directory, and is to be backed up",
             advice="name partitions that are there; waltzctl status shows which should be",
         )
+    links = partition_places(path) if places.on_this_machine(path) else there
+    unmounted = tuple(one for one in links if one not in there and (partitions is None or one in partitions))
     live = places.lock_holder(path, view.control_path) is not None
     state = view.control_state
     content = None if state is None else unmarked(_read_stable(view.control_path))
     # those of before it was read, with which `check_not_replaced` compares: behind it they may be those of other marks
     numbers = None if state is None else FileNumbers(state.size, state.modified_ns, state.inode)
     return SourceDirectory(
-        path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control), partitions
+        path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control), partitions, unmounted
     )
 
 
@@ -134,6 +144,17 @@ def absent(source: SourceDirectory) -> frozenset[int]:
     """The partitions without a directory, of those that are to be backed up."""
     infos = () if source.control is None else source.control.infos
     return frozenset(one.partition for one in infos if source.takes_partition(one.partition)) - {*source.partitions}
+
+
+def returned(source: SourceDirectory) -> frozenset[int]:
+    """The partitions that are to be backed up and had no directory, and have one by now: it is not in the backup.
+
+    One that is mounted anew, say, is lost to nobody who looks behind that.  Raises NotWaltzError, DiskReadError.
+    """
+    if not places.on_this_machine(source.path):
+        return frozenset()
+    now = {one for one in partition_directories(source.path) if source.takes_partition(one)}
+    return frozenset(now - {*source.partitions, *source.unmounted})
 
 
 def lacks_nothing_new(
@@ -345,9 +366,9 @@ def plan_storage(source: SourceDirectory, previous: PreviousSection | None, *, l
         planner.add_file(source.path / CONTROL_FILE_NAME, CONTROL_FILE_NAME, source.numbers, source.content)
     directories: list[str] = []
     numbers = {str(one) for one in partition_directories(source.path)}
-    for name, found in places.examined(source.path).items():
+    for name, found in places.examined(source.path, without=numbers).items():
         path = source.path / name
-        if name == CONTROL_FILE_NAME or name in numbers or not source.takes(name):
+        if name == CONTROL_FILE_NAME or not source.takes(name):
             continue
         if found is not None:
             planner.add_file(path, name, found)

@@ -45,6 +45,13 @@ AGREED = Columns(
         Column("cut_after", or_null(INT64), "what stands behind it here goes; null: nothing"),
         Column("outvoted", listed(listed(COUNT, exactly=2)), "first and last of the ids whose records are replaced"),
         Column("restore_end", BOOLEAN, "whether all up to clean_to is restored, or nothing"),
+        Column(
+            "missing",
+            listed(PATH).described("Left out where no replica's directory of the partition was missing."),
+            "other replicas' directories of the partition that were missing; a plan that loses data is stale once one is there",
+            read=lambda one: one.missing or ABSENT,
+            optional=True,
+        ),
     )
 )
 

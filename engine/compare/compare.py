@@ -246,7 +246,14 @@ class _Comparison:
             partition,
             decision,
             next((run.first for run in runs if run.differs), None),
-            replicas_of(runs, decision, ballots, [member.path for member in gathered.members], gathered.contested),
+            tuple(
+                replace(own, files=member.files)
+                for own, member in zip(
+                    replicas_of(runs, decision, ballots, [one.path for one in gathered.members], gathered.contested),
+                    gathered.members,
+                    strict=True,
+                )
+            ),
             runs,
             tuple(gathered.differences),
             gathered.complete,

@@ -80,6 +80,7 @@ class ReplicaComparison:
     `votes`                it takes part in the vote
     `open_end`             it may have held, and acknowledged, more transactions than were found
     `unread`               its partition directory cannot be read, so that nobody knows what it holds
+    `files`                how many files of segments were listed in it
     =====================  ========================================================================================
     """
 
@@ -96,6 +97,7 @@ class ReplicaComparison:
     votes: bool
     open_end: bool
     unread: bool = False
+    files: int = 0
 
     @property
     def damaged_records(self) -> int:

@@ -34,7 +34,7 @@ class Member:
 
     `ballot`: session and marks.  `replica`: the segments to read; None when the partition's directory is missing, or cannot be
     listed.  `held_to`: the last transaction that it is proven to have held, None when unknown.  `open_end`: the data file at its
-    end is no regular one, or cannot be examined.
+    end is no regular one, or cannot be examined.  `files`: how many files of segments were listed.
     """
 
     path: PurePath
@@ -42,6 +42,7 @@ class Member:
     replica: PartitionReplica | None
     held_to: int | None = None
     open_end: bool = False
+    files: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,10 @@ class Directories:
             held,
             found.required - 1,
         )
-        return Member(view.path, ballot, replica, proven - 1 if known else None, directory.special_end is not None)
+        return Member(
+            view.path, ballot, replica, proven - 1 if known else None, directory.special_end is not None,
+            sum(one is not None for part in directory.segments for one in (part.data, part.index)),
+        )  # fmt: skip
 
     def findings(self, partitions: Collection[int]) -> Iterator[Finding]:
         """Findings about what partitions have in common: ledgers, and control files with the infos of hosted `partitions`."""

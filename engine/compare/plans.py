@@ -25,7 +25,9 @@ from waltzctl.engine.log.view import partition_directories, read_control
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import NotedFiles, Repair, note
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.engine.storage.assignment import is_hosted
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.formats.segment import parse_name
 
 _NOTHING_SEEN: Mapping[PurePath, NotedFiles] = {}
 
@@ -60,19 +62,52 @@ def unmoved(
 
     What is planned for a partition rests on the votes of all replicas in this partition, and on no other partition.
     """
-    moved: dict[int, PurePath] = {}
+    moved: dict[int, str] = {}
+    controls = {path: _control(path) for path in seen}
     for one in comparisons:
         for path, noted in seen.items():
-            if not _stays(path / str(one.partition), noted):
-                moved[one.partition] = path / str(one.partition)
+            directory = path / str(one.partition)
+            if not _stays(directory, noted):
+                moved.setdefault(one.partition, f"{directory}: {places.moved_while('compared')}")
+            elif _lacked_files(one, path, noted):
+                why = f"{directory}: files that were in it before were not there while it was compared"
+                moved.setdefault(one.partition, why)
+            elif _was_missing(one, path) and _hosted_now(path, controls[path], one.partition):
+                why = f"{directory}: was missing when it was compared, and is there now"
+                moved.setdefault(one.partition, why)
     if not moved:
         return list(comparisons), None
     error = StalePlanError(
-        f"{next(iter(moved.values()))}: {places.moved_while('compared')}; nothing is planned for partition"
-        f" {format_ranges(moved)} in any replica",
+        f"{next(iter(moved.values()))}; nothing is planned for partition {format_ranges(moved)} in any replica",
         advice="compare again",
     )
     return [one for one in comparisons if one.partition not in moved], error
+
+
+def _was_missing(one: PartitionComparison, path: PurePath) -> bool:
+    """Whether a directory had no vote as the partition's was not there; or as it was no replica, which may be for that reason."""
+    return all(own.path != path or own.state is ReplicaStanding.MISSING for own in one.replicas)
+
+
+def _lacked_files(one: PartitionComparison, path: PurePath, noted: NotedFiles) -> bool:
+    """Whether a directory had fewer files of segments when it was compared: it went away half-way, and may be back."""
+    before = sum(parse_name(PurePath(name).name) is not None for name, _, _ in noted.listings.get(one.partition, ()))
+    return any(
+        own.path == path and own.files < before for own in one.replicas if own.state is not ReplicaStanding.MISSING
+    )
+
+
+def _hosted_now(path: PurePath, control: ControlFile | None, partition: int) -> bool:
+    """Whether a directory is a replica of a partition whose directory is there, or may be."""
+    there = places.may_be_directory(path / str(partition))
+    return there and is_hosted(path, control, partition, directory=True)
+
+
+def _control(path: PurePath) -> ControlFile | None:
+    """The control file, None where there is none that can be used: then a partition's directory makes a replica."""
+    with contextlib.suppress(WaltzError, OSError):
+        return read_control(path / CONTROL_FILE_NAME)
+    return None
 
 
 def _stays(path: PurePath, noted: NotedFiles) -> bool:
@@ -125,13 +160,16 @@ def plan_anew(
     *,
     allow_data_loss: bool,
     seen: Mapping[PurePath, NotedFiles] = _NOTHING_SEEN,
+    changed: Collection[PurePath] = (),
 ) -> Repair:
-    """Make one of the plans again, after another plan was carried out and changed a replica that it reads.
+    """Make one of the plans again, after another plan was carried out and changed a replica that it reads, or brought back.
 
-    The decision of the comparison is the same as before.  Raises as `plans`.
+    The decision of the comparison is the same as before.  `changed`: the replicas of which plans were carried out; a partition's
+    directory that was missing there was made by that.  Raises as `plans`.
     """
     path = next(one for one in directories if places.absolute(one) == repair.plan.path)
-    anew = _plan(path, _decided(comparisons), directories, seen, allow_data_loss=allow_data_loss)
+    decided = _decided(comparisons)
+    anew = _plan(path, decided, directories, seen, allow_data_loss=allow_data_loss, changed=changed)
     assert anew is not None, "it had something to agree on before"
     return anew
 
@@ -147,14 +185,19 @@ def _plan(
     seen: Mapping[PurePath, NotedFiles],
     *,
     allow_data_loss: bool,
+    changed: Collection[PurePath] = (),
 ) -> Repair | None:
+    others = {one: _control(one) for one in directories if one != path and places.absolute(one) not in changed}
     agreed: list[Agreed] = []
     wrong: set[PurePath] = set()
     for one in decided:
         for own in one.replicas:
             if own.path == path and not own.unread:
                 ranges = tuple((first, stop - 1) for first, stop in replaced_ranges(own))
-                agreed.append(Agreed(one.partition, one.decision.clean_to, own.cut_after, ranges, own.open_end))
+                missing = _missing(one, others)
+                agreed.append(
+                    Agreed(one.partition, one.decision.clean_to, own.cut_after, ranges, own.open_end, missing)
+                )
                 wrong |= _not_to_be_trusted(one, own)
     if not agreed:
         return None
@@ -174,6 +217,19 @@ def _plan(
         agreed=agreed,
         seen=seen.get(path),
     )
+
+
+def _missing(one: PartitionComparison, controls: Mapping[PurePath, ControlFile | None]) -> tuple[str, ...]:
+    """Where a directory of the partition was missing in the others, absolute: nothing is given up once one is there.
+
+    `controls`: the other directories' control files.  Where the flag says that a partition is not assigned, no directory makes
+    a replica.
+    """
+    found = []
+    for path, control in controls.items():
+        if _was_missing(one, path) and is_hosted(path, control, one.partition, directory=True):
+            found.append(str(places.absolute(path) / str(one.partition)))
+    return tuple(found)
 
 
 def _not_to_be_trusted(one: PartitionComparison, own: ReplicaComparison) -> set[PurePath]:

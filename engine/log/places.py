@@ -9,11 +9,12 @@ calls `local` first.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from waltzctl.engine.durable.file_status import FileNumbers
+from waltzctl.engine.durable.file_status import NOTHING_THERE, FileNumbers
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log.access import Access, OpenSource, PlaceKind
 from waltzctl.engine.log.local_access import FILES
@@ -126,9 +127,12 @@ def names(path: PurePath) -> list[str]:
     return access(path).names(path)
 
 
-def examined(path: PurePath) -> dict[str, FileNumbers | None]:
-    """As `listing`, for who passes over what has no numbers: raises DiskReadError for an entry that cannot be examined."""
-    found = listing(path)
+def examined(path: PurePath, *, without: Collection[str] = ()) -> dict[str, FileNumbers | None]:
+    """As `listing`, for who passes over what has no numbers: raises DiskReadError for an entry that cannot be examined.
+
+    `without`: entries that are looked at elsewhere.
+    """
+    found = {name: numbers for name, numbers in listing(path).items() if name not in without}
     if on_this_machine(path):
         found.update((name, file_numbers(path / name)) for name, numbers in found.items() if numbers is None)
     return found
@@ -146,6 +150,14 @@ def standing(directory: PurePath) -> Standing | None:
     except OSError:
         return None
     return None if found is None else (found.st_dev, found.st_ino)
+
+
+def may_be_directory(path: PurePath) -> bool:
+    """Whether a directory of this machine is at `path`, links followed, or something that the system does not tell about."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        return error.errno not in NOTHING_THERE
 
 
 def moved_while(doing: str) -> str:

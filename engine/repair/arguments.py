@@ -29,6 +29,7 @@ class Agreed:
     `cut_after`      the replica is cut after this transaction; None: it is not cut
     `outvoted`       ranges (first, last; inclusive) whose records are replaced by those of the other replicas
     `restore_end`    the replica may have acknowledged everything up to `clean_to`: restore all of it, or nothing
+    `missing`        other replicas' directories of the partition that were not there: records are given up only while that is so
     ===============  ==============================================================================================
 
     With `restore_end`, a partial restore would be wrong: the replica would look like one that never held the rest.
@@ -39,6 +40,7 @@ class Agreed:
     cut_after: int | None = None
     outvoted: tuple[tuple[int, int], ...] = ()
     restore_end: bool = False
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,9 @@ class Arguments:
         for name in ("agreed", "layout", "settings", "forget_losses", "mode", "forget_journal"):
             if not found[name]:
                 del found[name]
+        for one in found.get("agreed", ()):
+            if not one["missing"]:
+                del one["missing"]
         return found
 
 
@@ -171,4 +176,9 @@ def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
             numbers += [first, last]
         if any(type(number) is not int for number in numbers) or type(one.restore_end) is not bool:
             raise TypeError("agreements of the wrong kind")
-    return tuple(replace(one, outvoted=tuple((first, last) for first, last in one.outvoted)) for one in found)
+        if type(one.missing) not in (list, tuple) or not all(isinstance(name, str) for name in one.missing):
+            raise TypeError("agreements of the wrong kind")
+    return tuple(
+        replace(one, outvoted=tuple((first, last) for first, last in one.outvoted), missing=tuple(one.missing))
+        for one in found
+    )

@@ -22,13 +22,14 @@ and there is no moment without a control file: a release would create a new one,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Cut, MoveDirectory, Overwrite, Replace
 from waltzctl.engine.durable.file_status import is_named
-from waltzctl.engine.errors import DamageError, NotWaltzError, RefusedError
+from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.log.places import local
@@ -71,7 +72,7 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
     storage = local(target.storage)
     draft = PlanDraft(COMMAND, path, storage, Arguments.of(layout=layout))
     draft.refuse_unsettled()
-    view = view_storage(storage)
+    view = _viewed(storage)
     control = _sound(view)
     draft.partitions |= set(range(len(control.partitions)))
     if control.layout is layout:
@@ -107,6 +108,19 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
     return draft.finish()
 
 
+def _viewed(storage: PurePath) -> StorageView:
+    """Raises DiskReadError where one partition cannot be listed: there is one control file for all, which has one layout.
+
+    Without its directory the partition would not be assigned in the target layout, or the directory would stay where it makes
+    the partition assigned.
+    """
+    try:
+        return view_storage(storage)
+    except DiskReadError as error:
+        error.advice = error.advice or "a directory is converted as a whole: convert it when the disk answers again"
+        raise
+
+
 def _sound(view: StorageView) -> ControlFile:
     """The control file.  Raises RefusedError when anything in it is damaged."""
     state = inspect_control(view.control_path, view.path)
@@ -134,6 +148,12 @@ def _check_assigned(view: StorageView, info: PartitionInfo) -> bool:
     assert current is not None  # nothing is damaged
     directory, aside = view.path / str(number), local(put_aside_path(view.path, number))
     present = number in view.partitions
+    if not present and os.path.islink(directory) and not os.path.isfile(directory):
+        raise RefusedError(
+            f"{directory}: the link in the place of partition {number} leads nowhere: nobody knows whether it is assigned, or"
+            " what is there; nothing was modified",
+            advice="mount what it leads to first, or remove the link if the partition is given up",
+        )
     assigned = present if current.assigned is None else current.assigned
     if assigned and not present:
         raise RefusedError(
@@ -159,6 +179,13 @@ def _put_aside(draft: PlanDraft, view: StorageView, unassigned: Iterable[int]) -
     for number in unassigned:
         directory = draft.storage / str(number)
         if number in view.partitions:
+            if os.path.islink(directory):
+                assign = ("waltzctl", "set-partition", str(draft.storage), "--partition", str(number), "--assigned")
+                raise RefusedError(
+                    f"{directory}: partition {number} is not assigned, so that its directory is to be put aside, and it is a"
+                    " link; nothing was modified",
+                    advice=f"move its directory here in place of the link, or assign it: {shell_join(assign)}",
+                )
             draft.edits.append(MoveDirectory(directory, put_aside_path(draft.storage, number)))
             reason = "it is not assigned, and in the documented layout a directory that exists is an assigned partition"
             draft.step("put-aside", directory, number, reason)

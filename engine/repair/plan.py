@@ -26,7 +26,7 @@ from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
-from waltzctl.engine.log.places import local
+from waltzctl.engine.log.places import local, may_be_directory
 from waltzctl.engine.log.view import FileState, PartitionView, StorageView, partition_directories, resolve
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.storage.journal_state import refuse_marked
@@ -45,6 +45,8 @@ FileSeen: TypeAlias = tuple[str, int, int]
 
 _NO_DIGEST = "changed"
 """In the place of a digest: of a file that was another one behind its reading than before."""
+_THERE = "there"
+"""In the place of a digest: of a directory that is there, or cannot be examined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Binding:
 
     `listing`: name, size in bytes and modification time in ns of every file looked at.  `digests`: name and SHA-256 of the
     control file, of each file to be edited and of each replica file to be read (see `_source_digest`); None for a file that does
-    not exist.
+    not exist, and for another replica's directory that has to be missing.
     """
 
     listing: tuple[FileSeen, ...]
@@ -119,7 +121,8 @@ class NotedFiles:
 class Repair:
     """A plan with the edits that carry it out.
 
-    `partitions`: those whose files the planner looked at.  `sources`: replica files that the repair reads.  `roll_back`: the
+    `partitions`: those whose files the planner looked at.  `sources`: replica files that the repair reads.  `missing`: other
+    replicas' directories of a partition without which the replicas agreed to give records up.  `roll_back`: the
     only step is to take back an interrupted repair.  `of_marked`: the repair may run while a commit journal is in force: it
     only takes the journal out of force, or mends what keeps the journal from being written back.  `unread`: a replica could not
     be read, so that to give up the records is not what comes next.  `unlisted`: partitions whose directories could not be listed:
@@ -136,6 +139,7 @@ class Repair:
     of_marked: bool = False
     unread: bool = False
     unlisted: tuple[int, ...] = ()
+    missing: tuple[PurePath, ...] = ()
 
     @property
     def ran(self) -> Ran:
@@ -144,7 +148,10 @@ class Repair:
 
     def check_current(self) -> None:
         """Raises StalePlanError naming a file when it is not as it was when the plan was made; DiskReadError."""
-        changed = self.binding.changed(bind(self.storage, self.partitions, self.edits, self.sources))
+        now = bind(self.storage, self.partitions, self.edits, self.sources, missing=self.missing)
+        changed = self.binding.changed(now)
+        if changed is not None and changed in map(str, self.missing):
+            raise _returned(changed)
         if changed is not None:
             raise _stale(self.storage / changed)
 
@@ -166,6 +173,13 @@ def _ran(command: str, arguments: Arguments, *, unread: bool) -> Ran:
 def _stale(path: Path) -> StalePlanError:
     return StalePlanError(
         f"{path}: changed since the plan was made; nothing was modified", advice="make the plan again"
+    )
+
+
+def _returned(path: PurePath | str) -> StalePlanError:
+    return StalePlanError(
+        f"{path}: was missing when the replicas were compared, and is there now; nothing was modified",
+        advice="compare again",
     )
 
 
@@ -201,10 +215,11 @@ def bind(
     sources: Iterable[PurePath] = (),
     *,
     seen: NotedFiles | None = None,
+    missing: Iterable[PurePath] = (),
 ) -> Binding:
     """The state of a storage directory as far as it matters for a plan.  Raises DiskReadError.
 
-    `seen`: what was noted earlier, which stands for what is there now.
+    `seen`: what was noted earlier, which stands for what is there now.  `missing`: see `Repair`.
     """
     seen = seen or NotedFiles()
     listing: list[FileSeen] = []
@@ -215,6 +230,7 @@ def bind(
     digests = [
         *_digests(storage, sorted(matter), seen.digests),
         *_digests(None, sorted(set(sources)), seen.digests),
+        *((str(path), seen.digests[path] if path in seen.digests else _there(path)) for path in sorted(set(missing))),
     ]
     return Binding(tuple(listing), tuple(digests))
 
@@ -246,6 +262,10 @@ def _digests(
         name = str(Path(path).resolve()) if storage is None else path.relative_to(storage).as_posix()
         digest = _source_digest if storage is None else _digest
         yield name, seen[path] if seen is not None and path in seen else digest(path)
+
+
+def _there(path: PurePath) -> str | None:
+    return _THERE if may_be_directory(path) else None
 
 
 def _digest(path: PurePath) -> str | None:
@@ -287,8 +307,9 @@ class PlanDraft:
     A planner makes the draft before it reads anything: what it looks at is noted then, or was by somebody who decided what is to
     be done (`seen`).
 
-    `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked`, `unread` and
-    `unlisted`: see `Repair`.  `_known`: the edits that `overwritten` has gone through, and where those of each file begin.
+    `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked`, `unread`,
+    `unlisted` and `missing`: see `Repair`.  `_known`: the edits that `overwritten` has gone through, and where those of each file
+    begin.
     """
 
     command: str
@@ -306,6 +327,7 @@ class PlanDraft:
     of_marked: bool = False
     unread: bool = False
     unlisted: set[int] = field(default_factory=set)
+    missing: set[PurePath] = field(default_factory=set)
     seen: NotedFiles = field(default_factory=NotedFiles)
     _known: tuple[list[Edit], dict[PurePath, set[int]]] = field(default_factory=lambda: ([], {}))
 
@@ -344,6 +366,14 @@ class PlanDraft:
         files = {(one.path, one.size, one.modified_ns) for part in segments for one in (part.data, part.index) if one}
         if files != {(self.storage / one[0], *one[1:]) for one in noted if parse_name(PurePath(one[0]).name)}:
             self.seen.listings[partition] = _no_listing(partition)
+
+    def rests_on(self, missing: Iterable[PurePath]) -> None:
+        """Bind the plan to directories that were missing when the replicas agreed.  Raises StalePlanError where one is there."""
+        for path in missing:
+            self.missing.add(path)
+            self.seen.digests[path] = None
+            if may_be_directory(path):
+                raise _returned(path)
 
     def reads(self, path: PurePath) -> None:
         """Bind the plan to a small file beside the partitions, as it is now; call this before it is read."""
@@ -424,7 +454,8 @@ class PlanDraft:
         for replica in replicas:
             # what is there now is not what was read: nothing has this digest, not even a file that is gone, so the plan is stale
             self.seen.digests.update(dict.fromkeys(replica.changed(self.sources), _NO_DIGEST))
-        binding = bind(self.storage, partitions, self.edits, sources, seen=self.seen)
+        missing = tuple(sorted(self.missing))
+        binding = bind(self.storage, partitions, self.edits, sources, seen=self.seen, missing=missing)
         steps = [{**asdict(step), "path": os.path.relpath(step.path, self.storage)} for step in self.steps]
         body = {
             "command": self.command,
@@ -439,7 +470,7 @@ class PlanDraft:
         plan = Plan(digest, self.command, self.path, self.arguments, tuple(self.steps), tuple(self.undecided))
         return Repair(
             plan, self.storage, tuple(self.edits), partitions, binding, sources, self.roll_back, self.of_marked, self.unread,
-            tuple(sorted(self.unlisted)),
+            tuple(sorted(self.unlisted)), missing,
         )  # fmt: skip
 
 

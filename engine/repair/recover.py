@@ -107,6 +107,8 @@ def plan_recover(
             # planned mending of a struct
             for rows, before in planned:
                 rows[:] = before
+        if number in kept and any(step.loses_data for step in draft.steps[len(planned[0][1]) :]):
+            draft.rests_on(PurePath(one) for one in kept[number].missing)
     plan_ledger(draft, ledger)
     draft.undecided += state_file_findings(draft.storage, control, _numbers(view, control, partitions))
     return draft.finish(others)

@@ -29,7 +29,7 @@ from uuid import UUID
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.new_directory import check_new
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.repair.salvage_attribution import (
     Attributed,
@@ -67,7 +67,14 @@ from waltzctl.engine.repair.salvage_report import (
 )
 from waltzctl.engine.repair.salvage_runs import SalvageRun
 from waltzctl.engine.repair.salvage_selection import RecordPiece, offsets_of, select
-from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
+from waltzctl.engine.repair.salvage_sources import (
+    OpenFiles,
+    SalvageSource,
+    UnreadableRange,
+    UnreadPlace,
+    list_sources,
+    open_sources,
+)
 from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.task_executor import TaskExecutor
@@ -139,11 +146,13 @@ def salvage(
     """
     _check_arguments(partition, num_partitions)
     to = Path(os.path.abspath(to))  # "." has no name, from which the temporary name is made
-    paths = list_sources(sources, to)
+    unread: dict[Path, DiskReadError] = {}
+    listed = list_sources(sources, to, unread)
     check_new(to, renamed=True, not_beside=CONTROL_FILE_NAME, taken=InvalidRequestError)
     with contextlib.ExitStack() as stack:
         files = OpenFiles()
-        opened = [SalvageSource(path, files, progress) for path in paths]
+        opened = open_sources(listed, sources, files, progress, unread)
+        paths = [source.path for source in opened]
         for source in opened:
             stack.callback(source.close)
         stack.callback(offsets_of.cache_clear)
@@ -152,7 +161,12 @@ def salvage(
             runs, headers = carve(opened)
         else:
             runs, headers = carve_by(executor, opened)
-        outcome = _attribute(opened, runs, headers, cluster_key, partition)
+        try:
+            outcome = _attribute(opened, runs, headers, cluster_key, partition)
+        except NotWaltzError:
+            for failed in unread.values():  # what was looked for may be there
+                raise failed from None
+            raise
         wanted = outcome.wanted
         controls = _controls(outcome, opened, paths, headers, num_partitions, control_at)
         number, counted_by = _count_partitions(outcome, controls, num_partitions)
@@ -209,6 +223,7 @@ def salvage(
             findings=(*data_findings(to, pieces, written), *foreign_findings(to, written, described.cluster_key)),
             controls=controls.found,
             marks_unknown=tuple(sorted(there - infos.keys())) if known else (),
+            unread=tuple(UnreadPlace(path, str(unread[path])) for path in sorted(unread)),
         )
 
 

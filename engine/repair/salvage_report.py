@@ -11,7 +11,7 @@ from uuid import UUID
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.repair.salvage_control import FoundControl
 from waltzctl.engine.repair.salvage_selection import Conflict
-from waltzctl.engine.repair.salvage_sources import UnreadableRange
+from waltzctl.engine.repair.salvage_sources import UnreadableRange, UnreadPlace
 from waltzctl.formats.control import Layout
 
 
@@ -113,6 +113,8 @@ class SalvageReport:
     """The control files of the cluster that were found; each says whether it is used, and why or why not."""
     marks_unknown: tuple[int, ...] = ()
     """Partitions written with initial marks, although a control file was used that has the marks of others."""
+    unread: tuple[UnreadPlace, ...] = ()
+    """What is below the sources and was not read: nobody knows which records are there."""
 
     @property
     def marks_known(self) -> bool:
@@ -134,5 +136,5 @@ class SalvageReport:
     def exit_status_name(self) -> str:
         """``clean`` when nothing is missing, unknown, doubtful or in conflict, else ``damage-remains``."""
         lacking = self.missing or self.acknowledged_missing or self.marks_unknown
-        whole = not (lacking or self.conflicts or self.doubtful or self.unreadable or self.findings)
+        whole = not (lacking or self.conflicts or self.doubtful or self.unreadable or self.unread or self.findings)
         return "clean" if whole else "damage-remains"

@@ -1,6 +1,8 @@
 """The sources of a salvage: files, directory trees and block devices, opened read-only.
 
-Unreadable places of a source are skipped: they read as zeros, in which no record is found, and are reported.
+Unreadable places of a source are skipped: they read as zeros, in which no record is found, and are reported.  So is what lies
+below a source and cannot be listed or opened, as a partition on a disk of its own; but neither a source itself, which was asked
+for, nor its control file, without which the marks of all partitions would be lost.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.file_status import NOTHING_THERE, names_in
 from waltzctl.engine.durable.relocation import retired_directories
-from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import OWN_SHORTAGE, DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.log.view import partition_number
 from waltzctl.engine.progress import Progress
 from waltzctl.engine.scan.byte_source import FileSource
@@ -34,6 +36,14 @@ class UnreadableRange:
     path: Path
     offset: int
     length: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadPlace:
+    """A file or directory below a source that could not be listed, examined or opened, and the reason, in words."""
+
+    path: Path
+    message: str
 
 
 class OpenFiles:
@@ -113,8 +123,14 @@ class SalvageSource(FileSource):
         return done
 
 
-def list_sources(sources: Sequence[Path], to: Path) -> list[Path]:
+Unread = dict[Path, DiskReadError]
+"""What could not be listed, examined or opened, with the reason."""
+
+
+def list_sources(sources: Sequence[Path], to: Path, unread: Unread | None = None) -> list[Path]:
     """Every file to read: a directory stands for all the files below it, in the order of their names.
+
+    `unread`: gets what is below the sources and cannot be listed or examined.  None: that is an error.
 
     Raises NotWaltzError for a path that does not exist, InvalidRequestError for one that cannot be read at any offset
     (a pipe, a terminal) or when `to` lies inside a source.
@@ -135,7 +151,7 @@ def list_sources(sources: Sequence[Path], to: Path) -> list[Path]:
                         f"{to}: lies inside the source {place}, which must stay as it is",
                         advice="name a directory outside of it, best on another disk",
                     )
-            found |= dict.fromkeys(_below(source))
+            found |= dict.fromkeys(_below(source, unread))
         elif stat.S_ISREG(mode) or stat.S_ISBLK(mode):
             found[source] = None
         else:
@@ -145,15 +161,51 @@ def list_sources(sources: Sequence[Path], to: Path) -> list[Path]:
     return list(found)
 
 
-def _below(directory: Path) -> list[Path]:
+def open_sources(
+    paths: Sequence[Path], sources: Sequence[Path], files: OpenFiles, progress: Progress, unread: Unread
+) -> list[SalvageSource]:
+    """Open what was listed; `unread` gets what is below the `sources` and cannot be opened.
+
+    Raises DiskReadError.
+    """
+    named = {*sources, *(source / CONTROL_FILE_NAME for source in sources)}
+    found = []
+    for path in paths:
+        try:
+            found.append(SalvageSource(path, files, progress))
+        except (DiskReadError, FileNotFoundError) as failed:
+            error = DiskReadError(path, None, failed, doing="open") if isinstance(failed, FileNotFoundError) else failed
+            if path in named or error.errno in OWN_SHORTAGE:
+                raise
+            _leave(unread, path, error)
+    return found
+
+
+def _leave(unread: Unread, path: Path, failed: DiskReadError) -> None:
+    failed.advice = (
+        "mount what the link leads to, and salvage again" if failed.advice else "salvage again when it can be read"
+    )
+    unread.setdefault(path, failed)
+
+
+def _below(directory: Path, unread: Unread | None) -> list[Path]:
     """Every regular file below a directory.
 
     Of links only those are followed that everybody follows in a storage directory: a partition's directory, its data files and
     indexes, and the control file may be on another disk.  A file that is read anyway is not read once more behind a link.
     """
 
+    def leave(path: Path, failed: DiskReadError) -> None:
+        if path in (directory, directory / CONTROL_FILE_NAME) or failed.errno in OWN_SHORTAGE:
+            raise failed
+        if unread is not None:
+            _leave(unread, path, failed)
+        elif failed.errno not in NOTHING_THERE or os.path.islink(path):  # else it went, and no control file with it
+            raise failed
+
     def refuse(error: OSError) -> None:
-        raise _unread(Path(error.filename or directory), error, "list") from error
+        path = Path(error.filename or directory)
+        leave(path, _unread(path, error, "list"))
 
     found: list[tuple[Path, tuple[int, int], bool]] = []  # with device and inode, and whether a link leads there
     for top in (directory, *_linked_partitions(directory)):
@@ -161,10 +213,14 @@ def _below(directory: Path) -> list[Path]:
             names.sort()
             for entry in sorted(entries):
                 path = Path(place, entry)
-                followed = path.is_symlink() and _is_followed(path, directory)
+                followed = os.path.islink(path) and _is_followed(path, directory)
                 behind_link = top is not directory or followed
                 needed = followed and not entry.endswith(INDEX_SUFFIX)  # no record is in an index
-                status = _status(path, follow=behind_link, there=needed)
+                try:
+                    status = _status(path, follow=behind_link, there=needed)
+                except DiskReadError as failed:
+                    leave(path, failed)
+                    continue
                 if status is not None and stat.S_ISREG(status.st_mode):
                     found.append((path, (status.st_dev, status.st_ino), behind_link))
     read = {file for _, file, behind_link in found if not behind_link}
@@ -177,11 +233,11 @@ def _below(directory: Path) -> list[Path]:
 
 
 def _status(path: Path, *, follow: bool, there: bool) -> os.stat_result | None:
-    """None for a file that went, and a link that leads nowhere unless it is `there`: its disk is not mounted."""
+    """None for a link that leads nowhere, unless it is `there`: its disk is not mounted.  What went is unread."""
     try:
         return os.stat(path) if follow else os.lstat(path)
     except OSError as error:
-        if error.errno in NOTHING_THERE and not (there and path.is_symlink()):
+        if error.errno in NOTHING_THERE and os.path.islink(path) and not there:
             return None
         raise _unread(path, error, "examine") from error
 

@@ -145,11 +145,14 @@ class BackupFiles:
 
     @cached_property
     def _control(self) -> bytes:
-        """The control file of a partial backup.  Raises FileNotFoundError, DamageError, DiskReadError."""
+        """The control file of a partial backup.  Raises FileNotFoundError, DamageError, DiskReadError.
+
+        Partitions that could not be read were not left out on purpose: they stay assigned, and lack.
+        """
         partition, file = self.find(CONTROL_FILE_NAME)
         content = bytearray(file.size)
         self._read_extents(partition, file, 0, memoryview(content))
-        return with_only(bytes(content), {one.partition for one in self.head.partitions})
+        return with_only(bytes(content), {*(one.partition for one in self.head.partitions), *self.head.unread})
 
     def _read_extents(self, partition: BackedPartition, file: BackedFile, offset: int, buffer: memoryview) -> int:
         wanted = max(0, min(len(buffer), file.size - offset))

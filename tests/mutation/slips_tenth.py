@@ -53,8 +53,8 @@ TENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/plan.py",
-        "sources, seen=self.seen)",
-        "sources)",
+        "sources, seen=self.seen, missing=missing)",
+        "sources, missing=missing)",
         (_APPLY,),
         "a plan that a node wrote behind is carried out, and cuts what was acknowledged meanwhile",
     ),

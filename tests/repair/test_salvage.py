@@ -26,7 +26,7 @@ from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.repair.salvage_runs import SalvageRun
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.control import Layout, decode_control, initial_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control, initial_control
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, encode_records, index_name, pack_record_header, segment_name
 
@@ -512,7 +512,7 @@ def test_what_a_storage_directory_has_on_another_disk_is_read(tmp_path: Path, as
     other.rename(tmp_path / "away")
     for link in (data, source / "0" / "again.seg"):
         link.unlink()
-    with pytest.raises(DiskReadError, match="cannot list: No such file") as refused:
+    with pytest.raises(DiskReadError, match="cannot list: No such file") as refused:  # nothing else is there
         salvage([source], to=tmp_path / "again")
     assert "mount what the link leads to" in (refused.value.advice or "")
 
@@ -533,10 +533,24 @@ def test_a_segment_whose_disk_is_not_mounted_is_not_left_out(tmp_path: Path) -> 
     assert salvage([source], to=tmp_path / "to").written == 20
     away.parent.rename(tmp_path / "away")
     for named in (source, source / "0"):
-        with pytest.raises(DiskReadError, match="cannot examine: No such file") as refused:
-            salvage([named], to=tmp_path / "again")
-        assert "mount what the link leads to" in (refused.value.advice or "")
-        assert not (tmp_path / "again").exists()
+        report = salvage([named], to=tmp_path / f"again-{named.name}")
+        assert (report.written, report.exit_status_name) == (10, "damage-remains")
+        (told,) = report.unread
+        assert told.path == source / "0" / segment_name(10)
+        assert "cannot examine: No such file" in told.message
+        assert "mount what the link leads to" in told.message
+
+
+def test_a_control_file_whose_disk_is_not_mounted_is_not_left_out(tmp_path: Path) -> None:
+    """Without it all marks would be lost."""
+    source = build_directory(tmp_path / "source", {0: 20}, local_low_water_mark=-1)
+    (source / CONTROL_FILE_NAME).rename(tmp_path / "disk")
+    (source / CONTROL_FILE_NAME).symlink_to(tmp_path / "not-mounted")
+    with pytest.raises(DiskReadError, match="cannot examine: No such file") as refused:
+        salvage([source], to=tmp_path / "again")
+    assert "or name the files and directories to read" in (refused.value.advice or "")
+    assert not (tmp_path / "again").exists()
+    assert salvage([source / "0"], to=tmp_path / "again").written == 20
 
 
 def test_an_index_whose_disk_is_gone_keeps_no_record_from_being_read(tmp_path: Path) -> None:

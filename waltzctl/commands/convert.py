@@ -61,7 +61,9 @@ MANUAL = Manual(
                 (
                     "The directory of an unassigned partition moves: to .waltzctl/unassigned in the documented layout,"
                     " back to its usual place in the released one. A partition that has a session but no directory is"
-                    " refused (13): it is unknown whether it is assigned."
+                    " refused (13): it is unknown whether it is assigned. So is one whose directory is a link to a"
+                    " disk that is not mounted; one whose directory cannot be listed is an error (14). There is one"
+                    " control file for all partitions, so that none of them can be left out."
                 ),
             ),
         ),

@@ -37,8 +37,8 @@ MANUAL = Manual(
             " survived without one."
         ),
         (
-            "The report lists records that were found, written, found more than once, doubtful and missing. Nothing is"
-            " dropped silently."
+            "The report lists records that were found, written, found more than once, doubtful and missing, and what below"
+            " a SOURCE could not be listed or opened. Nothing is dropped silently."
         ),
     ),
     examples=(
@@ -260,6 +260,7 @@ def _left_out(report: SalvageReport) -> str:
         (report.superseded, "in conflict"),
         (report.elsewhere, "of another cluster or partition"),
         (sum(one.length for one in report.unreadable), "bytes unreadable"),
+        (len(report.unread), "files or directories not read"),
         (len(report.findings), "findings of verify"),
     ]
     told = [f"{number} {what}" for number, what in parts if number]

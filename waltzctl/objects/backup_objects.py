@@ -44,7 +44,8 @@ def _created(one: Any) -> str | None:
 
 
 def _held(shown: Any) -> str:
-    return format_ranges([one["partition"] for one in shown["partitions"]]) or "none"
+    held = format_ranges([one["partition"] for one in shown["partitions"]]) or "none"
+    return f"{held}; not read: {format_ranges(shown['unread'])}" if shown["unread"] else held
 
 
 def _ids(name: str) -> Any:
@@ -87,6 +88,11 @@ BACKUP = ObjectType(
             "damaged",
             COUNT,
             "places in the source that are damaged, or where records are missing; it is in the backup as it was",
+        ),
+        Column(
+            "unread",
+            listed(COUNT).described("Each of them is counted in damaged as well."),
+            "partitions that could not be read, and are not in it",
         ),
     ),
 )

@@ -141,6 +141,12 @@ _UNREADABLE = Columns(
         Column("length", SIZE, "how many bytes"),
     )
 )
+_UNREAD = Columns(
+    (
+        Column("path", PATH, "the file or directory"),
+        Column("message", TEXT, "why, in words (not stable)"),
+    )
+)
 
 SALVAGE_REPORT = ObjectType(
     name="salvage-report",
@@ -180,6 +186,11 @@ SALVAGE_REPORT = ObjectType(
             "partitions whose marks are lost",
         ),
         Column("controls", listed(struct(FOUND_CONTROL)), "control files that were found"),
+        Column(
+            "unread",
+            listed(struct(_UNREAD)).described("Files and directories that could not be listed, examined or opened."),
+            "what was not read at all",
+        ),
     ),
 )
 

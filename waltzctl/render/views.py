@@ -137,6 +137,8 @@ def _salvage_report(writer: TableLayout, shown: Object) -> None:
         )
     for place in shown["unreadable"]:
         writer.wrapped(f"unreadable: {place['length']} bytes at offset {place['offset']} of {place['path']}", "  ")
+    for place in shown["unread"]:
+        writer.wrapped(f"not read: {place['message']}", "  ")
     for finding in shown["findings"]:
         writer.finding(finding)
 

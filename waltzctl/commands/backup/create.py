@@ -24,11 +24,12 @@ from waltzctl.options import (
     place_of,
 )
 from waltzctl.render.progress_bar import progress
-from waltzctl.values import counted, human_bytes, human_duration
+from waltzctl.values import counted, format_ranges, human_bytes, human_duration
 from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, password_of, vault_of
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.partition_readings import ClusterIdentity
+    from waltzctl.engine.errors import DiskReadError
 
 MANUAL = Manual(
     name="create",
@@ -41,6 +42,10 @@ MANUAL = Manual(
             " transaction in the backup, unless the source has lost its end. Everything in the directory is included,"
             " damage too, except the lock and, if a node is running, files that are not complete yet. If the source is"
             " damaged, or lacks records that were durable in it, a sentence and status 5 report it."
+        ),
+        (
+            "A partition that cannot be read, as on a disk of its own that does not answer, is not in the backup, which is"
+            " then one of the other partitions, and says so. Status 14, or 5 if the source is damaged as well."
         ),
         (
             "waltz://HOST:PORT, the address of a node's admin port, backs up the records of its partitions, with"
@@ -117,12 +122,16 @@ def run(
     from waltzctl.objects.backup_objects import BACKUP
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        unread: list[DiskReadError] = []
         with progress(quiet=quiet, verbose=verbose, noun=None if nodes is None else "records") as listener:
             password = password_of(password_file)
             if nodes is None:
                 from waltzctl.engine.backup.backup_creation import create_backup
 
-                made = create_backup(directory, place, password=password, tag=tag, partitions=wanted, progress=listener)
+                made = create_backup(
+                    directory, place, password=password, tag=tag, partitions=wanted, progress=listener,
+                    on_unread=unread.append,
+                )  # fmt: skip
             else:
                 from waltzctl.engine.backup.node_backup import create_node_backup
 
@@ -138,7 +147,12 @@ def run(
                         progress=listener,
                     )
                 )
-        status = ExitStatus.DAMAGE_REMAINS if made.damaged else ExitStatus.CLEAN
+        damaged = made.damaged - len(made.unread)
+        status = ExitStatus.IO_ERROR if made.unread else ExitStatus.CLEAN
+        if damaged:  # as verify: damage that is known counts for more than what could not be read
+            status = ExitStatus.DAMAGE_REMAINS
+        for error in unread:
+            console.trouble(error.message)
         if figures is not None:
             from waltzctl.engine.backup.backup_metrics import write_metrics
             from waltzctl.engine.errors import WaltzError
@@ -153,11 +167,18 @@ def run(
         said = (
             f"{made.name}  {human_bytes(made.size)} of {made.source}; {new} ({human_duration(made.elapsed_seconds)})."
         )
-        if made.damaged:
+        if made.unread:
+            said += (
+                f" Partition {format_ranges(made.unread)} could not be read, and is not in it: when the disk answers again,"
+                " make another one."
+            )
+        if damaged:
             console.sentence(
-                f"BACKED UP WITH DAMAGE  {said} The source is damaged, or lacks records, in {counted(made.damaged, 'place')}:"
+                f"BACKED UP WITH DAMAGE  {said} The source is damaged, or lacks records, in {counted(damaged, 'place')}:"
                 f" waltzctl verify {shell_quote(made.source)}"
             )
+        elif made.unread:
+            console.sentence(f"BACKED UP IN PART  {said}")
         else:
             console.success(f"BACKED UP  {said}")
     return status

@@ -104,20 +104,28 @@ def run(
                 )
                 raise
         assert not isinstance(summary, Finding)
-        status = ExitStatus.CLEAN if summary.status == "clean" else ExitStatus.DAMAGE_REMAINS
+        lacks = made.head.unread if wanted is None else ()
+        status = ExitStatus.CLEAN if summary.status == "clean" and not lacks else ExitStatus.DAMAGE_REMAINS
         for one in findings:
             if isinstance(one, Finding):
                 console.emit_result(FINDING.shown(one), status)
         console.emit_result(restored_object(made, int(status)), status)
-        if made.head.partial and wanted is None:  # nobody asked for less than all
+        if made.head.partial and wanted is None and not lacks:  # nobody asked for less than all
             held = format_ranges([one.partition for one in made.head.partitions])
             console.trouble(
                 f"backup {made.head.name} is one of partitions {held} alone, and no other one is assigned in {made.path};"
                 " waltzctl backup list shows which are in each backup"
             )
+        if lacks:
+            console.trouble(
+                f"partition {format_ranges(lacks)} could not be read when backup {made.head.name} was made, and is not in"
+                f" {made.path}; waltzctl backup list shows which are in each backup"
+            )
         said = f"{made.path}: {counted(made.files, 'file')}, {human_bytes(made.size)} of backup {made.head.name}"
         if status is ExitStatus.CLEAN:
             console.success(f"RESTORED  {said}; verify is clean.")
+        elif summary.status == "clean":
+            console.sentence(f"RESTORED IN PART  {said}; verify is clean.")
         else:
             console.sentence(f"RESTORED WITH DAMAGE  {said}; it is damaged as its source was, see the findings.")
     return status
