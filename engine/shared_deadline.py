@@ -11,16 +11,38 @@ from typing import Self
 
 @functools.cache  # cached: later calls must not fail for lack of file descriptors
 def boot() -> str:
-    """Which start of which machine this is: within one, all processes have the same monotonic clock.  Raises OSError."""
+    """Which start of which machine this is: within one, all processes have the same `machine_clock`.  Raises OSError."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def machine_clock() -> float:
+    """Seconds by the monotonic clock of this machine, which all its processes have in common.  Raises OSError.
+
+    Not `time.monotonic` alone: a container may have a time namespace, where that is ahead or behind, see time_namespaces(7).
+    """
+    return time.monotonic() - _ahead_of_machine()
+
+
+@functools.cache  # as `boot`
+def _ahead_of_machine() -> float:
+    try:
+        offsets = Path("/proc/self/timens_offsets").read_text()
+    except FileNotFoundError:  # a kernel without time namespaces
+        return 0.0
+    for line in offsets.splitlines():
+        clock, seconds, nanoseconds = line.split()
+        if clock == "monotonic":
+            return int(seconds) + int(nanoseconds) / 1e9
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SharedDeadline:
     """A moment `seconds` after this was made.
 
-    `at` by the monotonic clock of this machine (`booted`; None where that is not known), and for others `time_of_day`, in seconds
-    since 1970.  Where the time of day was set back meanwhile, at most `seconds` are left for whoever looks at it.
+    `at` by the clock of this machine (`booted`; None where that is not known), and for others `time_of_day`, in seconds
+    since 1970.  Where the time of day was set back meanwhile, or is behind on the other machine, at most `seconds` are left for a
+    process from its first look at it on.
     """
 
     seconds: float
@@ -31,17 +53,27 @@ class SharedDeadline:
     @classmethod
     def after(cls, seconds: float) -> Self:
         """The moment `seconds` from now."""
-        return cls(seconds, _boot_if_known(), time.monotonic() + seconds, time.time() + seconds)
+        booted, now = _here_and_now()
+        return cls(seconds, booted, now + seconds, time.time() + seconds)
 
     def left(self) -> float:
         """Seconds until then; 0 if it is over."""
-        if self.booted is not None and self.booted == _boot_if_known():
-            return max(0.0, self.at - time.monotonic())
-        return max(0.0, min(self.seconds, self.time_of_day - time.time()))
+        booted, now = _here_and_now()
+        if self.booted is not None and self.booted == booted:
+            return max(0.0, self.at - now)
+        looked_for = time.monotonic() - _first_look(self)
+        return max(0.0, min(self.seconds - looked_for, self.time_of_day - time.time()))
 
 
-def _boot_if_known() -> str | None:
+@functools.lru_cache  # one deadline for each command
+def _first_look(_deadline: SharedDeadline) -> float:
+    """The process's monotonic clock when it was first asked."""
+    return time.monotonic()
+
+
+def _here_and_now() -> tuple[str | None, float]:
+    """The machine's start, None where it is not known, and its clock."""
     try:
-        return boot()
+        return boot(), machine_clock()
     except OSError:
-        return None
+        return None, time.monotonic()

@@ -7,12 +7,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from waltzctl.engine.net.deadlines import ANEW
+
 
 @dataclass(slots=True)
 class CallInFlight:
     """A call in flight.  `expected`: the type of its response; `what` names it in errors; `begun`: loop time.
 
     Its deadline is `seconds` after it began, or with `of_silence` after bytes of the peer were received last, if that was later.
+    `anew`: how often it may still begin anew.
     """
 
     future: asyncio.Future[Any]
@@ -21,6 +24,7 @@ class CallInFlight:
     seconds: float
     what: str
     of_silence: bool
+    anew: int = ANEW
 
     def deadline(self, heard: float) -> float:
         """Loop time; `heard`: when bytes of the peer were received last."""
@@ -69,6 +73,15 @@ class CallsInFlight:
         """All calls: the connection has ended."""
         calls, self._calls = self._calls, {}
         return calls.values()
+
+    def begin_anew(self, now: float) -> None:
+        """The loop was blocked, or the process stopped: what has come meanwhile is read before a deadline counts.
+
+        See `engine.net.deadlines`.
+        """
+        for call in self._calls.values():
+            if call.anew:
+                call.anew, call.begun = call.anew - 1, now
 
     def expire(self, now: float, heard: float) -> Iterator[CallInFlight]:
         """End the calls that missed their deadline, one after the other, each when the caller has failed it.

@@ -33,6 +33,7 @@ from waltzctl.engine.client.open_connection import open_connection
 from waltzctl.engine.client.remote_failures import remote_error
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
 from waltzctl.engine.net.addresses import Address
+from waltzctl.engine.net.deadlines import HELD_UP, Deadlines
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE
 from waltzctl.formats.wire.failure import Failure
@@ -113,6 +114,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._writable.set()
         self._turn = asyncio.Lock()
         """Held by the first of the calls that wait for room; the others queue for it in the order in which they were made."""
+        self._deadlines = Deadlines()
+        """Of the calls that wait for room."""
         self._waiting = 0
         """Number of calls that wait for room."""
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -225,14 +228,16 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             return
         seconds = self.timeout if timeout is None else timeout
         self._waiting += 1
+
+        def late() -> DeadlineError:
+            said = f"the node took nothing for {seconds:g} s"
+            return DeadlineError(str(self.address), said, advice="it may be overloaded or stopped")
+
         try:
-            async with asyncio.timeout(seconds), self._turn:
-                while self.full:  # a call that does not wait (`start`) may have filled the buffer again
-                    await self._writable.wait()
-        except TimeoutError:
-            raise DeadlineError(
-                str(self.address), f"the node took nothing for {seconds:g} s", advice="it may be overloaded or stopped"
-            ) from None
+            with self._deadlines.within(seconds, late):
+                async with self._turn:
+                    while self.full:  # a call that does not wait (`start`) may have filled the buffer again
+                        await self._writable.wait()
         finally:
             self._waiting -= 1
 
@@ -330,6 +335,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
+        self._deadlines.close()
         if self._error is None:
             self._fail(lost_connection(self.address, error))
         if not self._closed.done():
@@ -417,7 +423,11 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._sweep_timer = self._loop.call_later(wait, self._sweep)
 
     def _sweep(self) -> None:
-        self._sweep_timer = None
+        timer, self._sweep_timer = self._sweep_timer, None
+        now = self._loop.time()
+        if timer is not None and now - timer.when() > HELD_UP:
+            # where the process was stopped (Ctrl-Z), the loop comes to its timers before it looks at the socket
+            self._calls.begin_anew(now)
         try:
             self._end_late_calls()
         except MemoryError:  # nothing else ends them

@@ -78,7 +78,8 @@ class SqlDatabase:
 
     `connect` opens a connection; it is called, and the connection used, in one thread.  `error`, `paramstyle`: the driver's
     ``Error`` and ``paramstyle``.  `table`: the table of high-water marks.  An SQL transaction that fails with `error` is retried
-    after `first_retry` seconds, then after twice as long each time, up to `longest_retry`, for at most `timeout` seconds.
+    after `first_retry` seconds, then after twice as long each time, up to `longest_retry`, for at most `timeout` seconds from the
+    first failure.
     """
 
     connect: Callable[[], Any]
@@ -329,13 +330,17 @@ class SqlApplier:
         return text.format(*_MARKERS[style], table=self.database.table), values
 
     def _with_retries(self, what: str, attempt: Callable[[Any], T]) -> T:
-        """Run `attempt` in an SQL transaction; retry it after an error of the database."""
-        pause, deadline = 0.0, time.monotonic() + self.database.timeout
+        """Run `attempt` in an SQL transaction; retry it after an error of the database.
+
+        The time begins with the first error: a dead connection may tell none for longer than that.
+        """
+        pause, deadline = 0.0, float("inf")
         while True:
             try:
                 return self._attempt(attempt)
             except self.database.error as error:
                 self.close()  # the error may be the connection's: retry with a new one
+                deadline = min(deadline, time.monotonic() + self.database.timeout)
                 pause = pause_after(pause, first=self.database.first_retry, longest=self.database.longest_retry)
                 if time.monotonic() + pause > deadline or self._stopping.wait(pause):
                     raise DeadlineError(

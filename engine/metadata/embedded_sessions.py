@@ -2,7 +2,7 @@
 
 The table::
 
-    session   id, boot (of the machine), deadline (seconds of the machine's monotonic clock),
+    session   id, boot (of the machine), deadline (by `machine_clock`),
               pid (of the process, as "namespace:number", see pid_namespaces(7))
 
 A session is over when
@@ -19,9 +19,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 
-from waltzctl.engine.shared_deadline import boot
+from waltzctl.engine.shared_deadline import boot, machine_clock
 
 TABLE = """CREATE TABLE session (
         id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, deadline REAL NOT NULL, pid TEXT NOT NULL
@@ -32,7 +31,7 @@ def begin(database: sqlite3.Connection, seconds: float) -> int:
     """Begin a session of this process, over after `seconds` unless extended; returns its id, which is never reused."""
     made = database.execute(
         "INSERT INTO session (boot, deadline, pid) VALUES (?, ?, ?)",
-        (boot(), time.monotonic() + seconds, f"{_pid_namespace()}:{os.getpid()}"),
+        (boot(), machine_clock() + seconds, f"{_pid_namespace()}:{os.getpid()}"),
     )
     assert made.lastrowid is not None
     return made.lastrowid
@@ -40,18 +39,18 @@ def begin(database: sqlite3.Connection, seconds: float) -> int:
 
 def extend(database: sqlite3.Connection, session: int, seconds: float) -> None:
     """Set a session's deadline to `seconds` from now."""
-    database.execute("UPDATE session SET deadline = ? WHERE id = ?", (time.monotonic() + seconds, session))
+    database.execute("UPDATE session SET deadline = ? WHERE id = ?", (machine_clock() + seconds, session))
 
 
 def is_over(database: sqlite3.Connection, session: int) -> bool:
     """Whether a session has been removed, or its deadline has passed."""
     row = database.execute("SELECT deadline FROM session WHERE id = ?", (session,)).fetchone()
-    return row is None or row[0] < time.monotonic()
+    return row is None or row[0] < machine_clock()
 
 
 def over(database: sqlite3.Connection) -> tuple[int, ...]:
     """The sessions in the table that are over."""
-    now, this_boot = time.monotonic(), boot()
+    now, this_boot = machine_clock(), boot()
     sessions = database.execute("SELECT id, boot, deadline, pid FROM session")
     return tuple(
         number for number, begun, deadline, pid in sessions if begun != this_boot or deadline < now or has_ended(pid)

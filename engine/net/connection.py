@@ -440,6 +440,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- time --------------------------------------------------------------------------------------------------------
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        """The loop was blocked, or the process stopped, for so long: nothing was read and written, which is not the peer's delay.
+
+        Where the process was stopped, the loop comes to its timers before it looks at its sockets.
+        """
+        self._heard = min(self._heard + seconds, now)
+        self._frame_started = min(self._frame_started + seconds, now)
+        self._last_progress = min(self._last_progress + seconds, now)
+
     def tick(self, now: float) -> None:
         """Enforce the timeouts at the loop's time `now`, and send a keep-alive where one is due."""
         limits = self._port.limits

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import os
 import socket
 import ssl
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.descriptor_limit import few_descriptors_left
 from waltzctl.engine.errors import DESCRIPTOR_SHORTAGE, ListenError
 from waltzctl.engine.net.budget import Budget
+from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.events import happens_within
 from waltzctl.engine.net.look_up import host_of, look_up
 from waltzctl.engine.net.outbox import Outbox
@@ -133,6 +135,7 @@ class Port(ABC):
         self._spare: int | None = None  # the spare file descriptor
         self._ssl: ssl.SSLContext | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf  # the loop's time of the next tick
         self._empty = asyncio.Event()  # there is no connection
         self._applied_output = 0  # `output_each` as it was when the connections' water marks were set last
         self.limits = limits
@@ -409,9 +412,12 @@ class Port(ABC):
     def _tick(self) -> None:
         limits = self.limits
         shortest = min(limits.keep_alive_seconds, limits.idle_seconds, limits.stall_seconds, limits.unread_seconds)
-        self._timer = self.loop.call_later(max(0.01, min(1.0, shortest / 4)), self._tick)
-        now = self.loop.time()
+        wait, now = max(0.01, min(1.0, shortest / 4)), self.loop.time()
+        self._timer = self.loop.call_later(wait, self._tick)
+        late, self._due = now - self._due, now + wait
         for connection in list(self._connections):
+            if late > HELD_UP:
+                connection.stood_still(late, now)
             connection.tick(now)
         self._send()
         self._share_output()

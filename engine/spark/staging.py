@@ -3,7 +3,7 @@
 ::
 
     TARGET.waltzctl-tmp-<uuid>/
-        owner       host, process id and start time of the driver's process: the directory is abandoned when that has ended
+        owner       host, process id and start of the driver's process: the directory is abandoned when that has ended
         tasks/      a directory for each attempt of a task
         storage/    the complete directory, which one rename makes the target
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.errors import DiskError, DiskReadError, RefusedError
+from waltzctl.engine.shared_deadline import boot
 
 OWNER = "owner"
 TASKS = "tasks"
@@ -35,22 +36,40 @@ _PASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process: host name, id, and its start in clock ticks since boot, which tells it from a later process with the same id."""
+    """A process: host name, id, and its start in clock ticks since boot, which tells it from a later process with the same id.
+
+    `boot`: the start of the machine.  `namespace`: where the id is the process's (pid_namespaces(7)): a container may have the
+    machine's host name, and ids of its own.  Both are empty in files of earlier versions.
+    """
 
     host: str
     pid: int
     started: int
+    boot: str = ""
+    namespace: str = ""
 
     @property
     def alive(self) -> bool | None:
-        """None for a process of another machine, and when the system does not tell: what a running one writes must stay."""
+        """None for a process of another machine or container, and when the system does not tell: what a running one writes must
+        stay.
+        """
         if self.host != socket.gethostname():
             return None
         try:
+            if self.boot == boot() and self.namespace != _namespace():
+                return None
             found = _process(self.pid)
         except OSError:
             return None
         return found is not None and found[2] == self.started
+
+
+def _namespace() -> str:
+    return os.readlink("/proc/self/ns/pid")
+
+
+def _owner(pid: int, started: int) -> Owner:
+    return Owner(socket.gethostname(), pid, started, boot(), _namespace())
 
 
 def _process(pid: int) -> tuple[str, int, int] | None:
@@ -79,10 +98,10 @@ def driver() -> Owner:
             if found is None:
                 break
             if found[0] == "java":
-                return Owner(socket.gethostname(), pid, found[2])
+                return _owner(pid, found[2])
             pid = found[1]
     own = _process(os.getpid())
-    return Owner(socket.gethostname(), os.getpid(), -1 if own is None else own[2])
+    return _owner(os.getpid(), -1 if own is None else own[2])
 
 
 def prefix(target: Path) -> str:

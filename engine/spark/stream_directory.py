@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
-_SETTLED = 2_000_000_000
-"""Nanoseconds after which another change of a directory changes its modification time, on every file system."""
+_SETTLED = 2.0
+"""Seconds after which another change of a directory changes its modification time, on every file system."""
 _TRIES = 8
 """Attempts to read a partition while its files are truncated or removed."""
 
@@ -79,8 +79,13 @@ class _Listed:
     view: PartitionView
     modified_ns: int | None
     """The directory's modification time, ns since 1970."""
+    since: float
+    """When it was found first, by the monotonic clock."""
     settled: bool
-    """Whether that time was more than `_SETTLED` ago: then an unchanged time means an unchanged directory."""
+    """Whether that was more than `_SETTLED` before this listing: then an unchanged time means an unchanged directory.
+
+    Not by the time itself: where a file server's clock is behind, or this machine's was set forward, it is old at once.
+    """
 
 
 def _with_last_segment_as_now(view: PartitionView) -> PartitionView | None:
@@ -153,16 +158,18 @@ class DirectoryHistory:
         path = self._path / str(number)
         modified, before = places.directory_modified_ns(path), self._listed.get(number)
         if before is not None and before.settled and before.modified_ns == modified:
-            now = _with_last_segment_as_now(before.view)
-            if now is not None:
-                return replace(before, view=now)
-        settled = modified is not None and time.time_ns() - modified > _SETTLED
+            found = _with_last_segment_as_now(before.view)
+            if found is not None:
+                return replace(before, view=found)
+        now = time.monotonic()
+        since = before.since if before is not None and before.modified_ns == modified else now
+        settled = modified is not None and now - since > _SETTLED
         try:
             view = self._view(number)
         except NotWaltzError:
             return None
         # what is no file may become one without a change of the directory: a link's target
-        return _Listed(view, modified, settled and not view.special)
+        return _Listed(view, modified, since, settled and not view.special)
 
     def _view(self, number: int) -> PartitionView:
         """List a partition's files.  Raises NotWaltzError; DiskReadError also for a data file that cannot be examined: what it
@@ -187,7 +194,7 @@ class DirectoryHistory:
                 return work(self._places[partition])
             except FilesChangedError:
                 view = self._view(partition)
-                self._listed[partition] = _Listed(view, None, settled=False)
+                self._listed[partition] = _Listed(view, None, time.monotonic(), settled=False)
                 self._places[partition] = PartitionPlaces(view)
         raise StalePlanError(
             f"{self._path}, partition {partition}: its files change faster than they can be read",

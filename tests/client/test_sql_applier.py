@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.client.test_log_client import Around, run
 from tests.server.storing import PARTITION
+from waltzctl.engine.client import sql_applier
 from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.sql_applier import (
     SqlApplier,
@@ -237,6 +239,21 @@ def test_a_database_that_refuses_for_too_long_is_told(tmp_path: Path) -> None:
     assert len(tried) > 1
     assert applied(path) == []
     assert mark(path) == -1
+
+
+def test_an_error_that_was_told_late_is_retried_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection whose server is gone without a word, or was closed while the process was stopped: the database is well."""
+    path, now = made(tmp_path), [0.0]
+    monkeypatch.setattr(sql_applier, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        if not now[0]:
+            now[0] = 1000.0
+            raise sqlite3.OperationalError("connection timed out")
+        insert(sql, transaction, data)
+
+    assert apply_three(Driver(path), apply, timeout=60.0) == [True, True, True]
+    assert applied(path) == [0, 1, 2]
 
 
 def test_what_the_application_raises_propagates_and_leaves_nothing(tmp_path: Path) -> None:

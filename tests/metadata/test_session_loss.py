@@ -105,6 +105,40 @@ def test_the_nodes_of_a_process_that_is_not_heard_of_go(
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("ahead", [-3600, 86_400])
+def test_the_session_of_a_container_with_a_clock_of_its_own_is_as_long_as_every_other(
+    tmp_path: Path, ahead: int
+) -> None:
+    """A time namespace: whose monotonic clock is behind kept no session, and whose is ahead kept it when it was stopped."""
+    if time.monotonic() < 3700:
+        ahead = max(ahead, -int(time.monotonic() / 2))
+    apart = ["unshare", "--time", f"--monotonic={ahead}"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("this user may make no time namespace")
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=1.0)
+        await store.create_root()
+        await store.create("ours", ephemeral=True)
+        with subprocess.Popen(
+            [*apart, sys.executable, "-c", DIES, tmp_path / "m", "1.0"], stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert await asyncio.to_thread(process.stdout.readline) == "there\n"
+                await asyncio.sleep(2.0)  # meanwhile each of the two ends the sessions of others that are over
+                assert await store.exists("mine") is not None
+                assert await store.exists("ours") is not None
+                os.kill(process.pid, signal.SIGSTOP)
+                await gone(store, "mine")
+                assert await store.exists("ours") is not None
+            finally:
+                process.kill()
+        await store.close()
+
+    asyncio.run(test())
+
+
 def test_of_which_processes_it_is_known_that_they_have_ended() -> None:
     namespace = os.stat("/proc/self/ns/pid").st_ino
     with subprocess.Popen(["true"]) as process:

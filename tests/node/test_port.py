@@ -19,6 +19,7 @@ from tests.node.unplugged import Peer
 from waltzctl.engine.net import port as port_module
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import _Complaints, _text
+from waltzctl.formats.wire import storage
 
 BACK_OFF = 0.5
 
@@ -319,6 +320,25 @@ def test_each_look_is_at_every_connection_and_sends_what_is_there() -> None:
     assert {now for _, now in seen} == {peer.clock.now}
     assert [one.wire.written[-1] for one, _ in seen] == [b"x", b"x"]
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("what", ["a frame", "a long frame", "its Hello", "answers", "nothing"])
+def test_the_time_for_which_the_process_was_stopped_is_not_the_peer_s(what: str) -> None:
+    """Behind SIGCONT the loop comes to this timer before it reads what was sent meanwhile; the peer has the rest of its time."""
+    peer = Peer(greeted=what != "its Hello", stall_seconds=10.0, idle_seconds=10.0, unread_seconds=10.0)
+    peer.port._tick()
+    if what == "answers":
+        peer.wire.unread = 5
+        peer.connection._write(bytes(5))
+    elif what == "a long frame":
+        peer.announce(1 << 20, storage.AppendRequest.TYPE)
+    elif what != "nothing":
+        peer.send(b"H\0" if what == "its Hello" else b"S\0")
+    for later, ended in ((1, False), (1000, False), (1, False), (1, False), (8, True)):
+        for _ in range(later if later < 1000 else 1):
+            peer.clock.now += 1 if later < 1000 else later
+            peer.port._tick()
+        assert (peer.wire.closed or peer.wire.aborted) == ended, later
 
 
 def test_water_marks_follow_the_number_of_connections_in_steps() -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -242,41 +243,71 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_a_directory_at_rest_is_listed_once_and_one_that_changed_again(storage: Path, listed: list[int]) -> None:
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Has the monotonic clock go on by so many seconds; it stands still otherwise."""
+    now = [1000.0]
+    monkeypatch.setattr(stream_directory, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def go_on(seconds: float) -> None:
+        now[0] += seconds
+
+    return go_on
+
+
+def test_a_directory_at_rest_is_listed_twice_and_one_that_changed_again(
+    storage: Path, listed: list[int], later: Callable[[float], None]
+) -> None:
     history = looked(storage)
-    assert listed == [0]
+    later(3)
     history.refresh()
-    assert listed == [0]
+    assert listed == [0, 0]
+    later(3)
+    history.refresh()
+    assert listed == [0, 0]
     with seg(storage, 0, 20).open("ab") as file:
         file.write(make_records(1, first=30, size=20)[0].encode())
     history.refresh()
-    assert listed == [0]
+    assert listed == [0, 0]
     assert history.latest(None, {}, "intact")[0].transaction_id == 30
     write_segment(storage / "0", make_records(1, first=31, size=20))
     history.refresh()
-    assert listed == [0, 0]
+    assert listed == [0, 0, 0]
     assert history.latest(None, {}, "intact")[0].transaction_id == 31
-
-
-@pytest.mark.parametrize(("old", "again"), [(1_900_000_000, True), (2_000_000_000, True), (2_000_000_001, False)])
-def test_a_directory_that_changed_just_now_may_change_again_within_its_time(
-    storage: Path, listed: list[int], monkeypatch: pytest.MonkeyPatch, old: int, again: bool
-) -> None:
-    now = (storage / "0").stat().st_mtime_ns + old
-    monkeypatch.setattr(stream_directory.time, "time_ns", lambda: now)
-    history = looked(storage)
+    later(2)
     history.refresh()
-    assert listed == ([0, 0] if again else [0])
-    assert time.time_ns() == now
+    history.refresh()
+    assert listed == [0, 0, 0, 0, 0], "its new time was found two seconds ago, and not before"
 
 
-def test_an_empty_partition_at_rest_is_no_trouble(tmp_path: Path, listed: list[int]) -> None:
+@pytest.mark.parametrize("ahead", [-3600, 0, 3600])
+def test_a_directory_that_changed_just_now_may_change_again_within_its_time(
+    storage: Path, later: Callable[[float], None], ahead: int
+) -> None:
+    """Within a tick of the file system's clock, which may be hours behind this machine's, or ahead of it."""
+    modified = time.time_ns() + ahead * 10**9
+    os.utime(storage / "0", ns=(modified, modified))
+    history = looked(storage)
+    later(0.001)
+    write_segment(storage / "0", make_records(3, first=30, size=20))
+    os.utime(storage / "0", ns=(modified, modified))
+    for _ in range(3):
+        history.refresh()
+        assert history.latest(None, {}, "intact")[0].transaction_id == 32
+        later(3)
+
+
+def test_an_empty_partition_at_rest_is_no_trouble(
+    tmp_path: Path, listed: list[int], later: Callable[[float], None]
+) -> None:
     path = build_directory(tmp_path / "d", {0: 1}, local_low_water_mark=-1)
     for file in (path / "0").iterdir():
         file.unlink()
-    history = looked(age(path))
-    history.refresh()
-    assert listed == [0]
+    history = looked(path)
+    for _ in range(3):
+        later(3)
+        history.refresh()
+    assert listed == [0, 0]
     assert history.latest(None, {}, "intact") == {0: BEGINNING}
 
 
@@ -432,7 +463,6 @@ def test_rows_and_losses_of_parts(storage: Path) -> None:
 def test_an_index_that_is_gone_is_no_loss(storage: Path) -> None:
     for first in (0, 10, 20):
         idx(storage, 0, first).unlink()
-    os.utime(storage / "0", ns=(10**18, 10**18))
     history = looked(storage)
     assert history.latest(None, {}, "intact") == {0: anchor(29)}
     assert history.latest(None, {0: anchor(25)}, "low-water-mark") == {0: anchor(14)}

@@ -42,6 +42,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.log import places
+from waltzctl.engine.spark import stream_directory
 from waltzctl.engine.spark.offsets import StreamOffset
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
@@ -396,9 +397,9 @@ def test_what_is_lost_in_addition_is_told_and_what_was_told_is_not_told_again(tm
     assert told == [(30, 10), (40, 5)]
 
 
+@pytest.mark.usefixtures("trusted")
 def test_of_a_directory_at_rest_only_the_last_segment_is_looked_at_again(tmp_path: Path) -> None:
     path = build_directory(tmp_path / "d", {0: 30}, per_segment=10, size=20)
-    os.utime(path / "0", ns=(10**18, 10**18))
     query = Query(path, maxRecordsPerTrigger="4")
     query.step()
     with segment_path(path, 20).open("ab") as file:
@@ -610,15 +611,21 @@ def test_of_several_partitions_that_cannot_be_listed_the_first_one_is_named(
             Query(path).run()
 
 
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No listing of a directory is so new that it is not trusted."""
+    monkeypatch.setattr(stream_directory, "_SETTLED", -1.0)
+
+
 def _on_another_disk(path: Path, first: int, disk: Path) -> None:
-    """A segment's files are links to another disk, and no listing of the directory is so new that it is not trusted."""
+    """A segment's files are links to another disk."""
     disk.mkdir()
     for file in (segment_path(path, first), path / "0" / index_name(first)):
         shutil.move(file, disk / file.name)
         file.symlink_to(disk / file.name)
-    os.utime(path / "0", (1, 1))
 
 
+@pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize("first", [50, 100])
 @pytest.mark.parametrize("limit", ["1000", "30"])
 def test_a_file_that_cannot_be_examined_for_a_moment_becomes_no_gap(
@@ -626,7 +633,6 @@ def test_a_file_that_cannot_be_examined_for_a_moment_becomes_no_gap(
 ) -> None:
     """The query stops, as where the file cannot be read, and goes on when the disk answers."""
     path = build_directory(tmp_path / "d", {0: 150})
-    os.utime(path / "0", (1, 1))
     query = Query(path, maxRecordsPerTrigger=limit)
     hidden = segment_path(path, first), path / "0" / index_name(first)
     with monkeypatch.context() as patch:
@@ -644,6 +650,7 @@ def test_a_file_that_cannot_be_examined_for_a_moment_becomes_no_gap(
     assert not findings(query.rows)
 
 
+@pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize("limit", ["1000", "30"])
 @pytest.mark.parametrize("first", [0, 100])
 def test_a_last_file_on_a_disk_that_is_not_mounted_is_told_once_and_read_when_it_is(
@@ -671,6 +678,7 @@ def test_a_last_file_on_a_disk_that_is_not_mounted_is_told_once_and_read_when_it
     assert findings(query.rows) == [(0, first, "special-file")]
 
 
+@pytest.mark.usefixtures("trusted")
 def test_a_disk_that_goes_and_comes_while_a_stream_runs(tmp_path: Path) -> None:
     """Nothing in the partition's directory changes: only what its links lead to."""
     path = build_directory(tmp_path / "d", {0: 120})
@@ -723,6 +731,7 @@ def test_something_at_the_end_takes_back_nothing_that_was_told_as_lost(tmp_path:
     assert findings(query.rows) == [(0, 50, "acknowledged-missing")]
 
 
+@pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize("count", [40, 120])
 def test_a_disk_that_goes_while_a_batch_is_planned_leaves_nothing_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
@@ -827,6 +836,7 @@ def test_a_partition_that_cannot_be_examined_ends_no_query_that_leaves_it_out(
     assert ids(whole.rows, 1) == list(range(150))
 
 
+@pytest.mark.usefixtures("trusted")
 def test_two_disks_that_go_one_after_the_other_leave_nothing_out(tmp_path: Path) -> None:
     """The batch ends where the records did when the first one was gone: they are not lost because the second one goes."""
     path = build_directory(tmp_path / "d", {0: 120})
@@ -849,6 +859,7 @@ def test_two_disks_that_go_one_after_the_other_leave_nothing_out(tmp_path: Path)
     assert not findings(rows + query.rows)
 
 
+@pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize("when", ["before", "while"])
 def test_a_disk_that_goes_before_a_batch_that_tells_of_a_loss_is_planned_adds_nothing_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -171,8 +170,7 @@ def test_a_partition_at_rest_is_not_listed_again_and_what_happens_there_is_still
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = build_directory(tmp_path / "d", {0: 120, 1: 20})
-    for number in (0, 1):
-        os.utime(path / str(number), ns=(10**18, 10**18))
+    monkeypatch.setattr(stream_directory, "_SETTLED", -1.0)
     query = Query(path)
     query.run()
     listed: list[str] = []

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,31 @@ def test_a_process_of_another_user_may_be_hidden_and_run(tmp_path: Path, monkeyp
     with pytest.raises(RefusedError, match="cannot be looked"):
         staging.clear_left(tmp_path / "new")
     assert (left / staging.TASKS).is_dir()
+
+
+def test_a_process_of_another_container_may_run_where_no_such_id_is(tmp_path: Path) -> None:
+    """Containers in the machine's network have its host name, and ids of their own: what one prepared another one removed."""
+    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("this user may make no namespace")
+    code = (
+        "from pathlib import Path; from waltzctl.engine.spark.staging import make_staging;"
+        f"print(make_staging(Path({str(tmp_path / 'new')!r})), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [*apart, sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        left = Path(process.stdout.readline().strip())
+        with pytest.raises(RefusedError, match=r"by process \d+ on .*, which cannot be looked at from here;"):
+            staging.clear_left(tmp_path / "new")
+        assert (left / staging.TASKS).is_dir()
+
+
+def test_behind_a_start_of_the_machine_its_processes_are_gone(tmp_path: Path) -> None:
+    owner = replace(staging.driver(), started=1, boot="another", namespace="pid:[1]")
+    assert owner.alive is False
+    assert replace(owner, boot=staging.driver().boot).alive is None
 
 
 def test_this_process_is_alive() -> None:
