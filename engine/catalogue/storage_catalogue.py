@@ -176,8 +176,10 @@ def storage_kinds() -> Iterable[FindingKind]:
         Code.TORN_TAIL, damage,
         "The last record is incomplete or its checksum is wrong, and nothing valid follows.",
         "In the last segment, above the local low-water mark, this is an interrupted write that was never"
-        " acknowledged: recover cuts it. Elsewhere acknowledged data is damaged: recover --from REPLICA.",
-        FROM, "in the last segment, above the local low-water mark", harmless=RECOVER, then=(GIVE_UP,),
+        " acknowledged: recover cuts it. So is what stands in another segment behind the transaction in front of the next"
+        " segment's first one. Elsewhere acknowledged data is damaged: recover --from REPLICA.",
+        FROM, "in the last segment, above the local low-water mark, or where the next segment continues the log",
+        harmless=RECOVER, then=(GIVE_UP,),
     )  # fmt: skip
     yield FindingKind(
         Code.ACKNOWLEDGED_MISSING, damage,

@@ -84,9 +84,12 @@ class Tail:
     def harmless(self, expected: int) -> bool:
         """Whether the torn record was never acknowledged, so that an ordinary crash explains it.
 
-        `expected`: the id of the torn record.
+        `expected`: the id of the torn record.  Where the next segment begins with it, the tail is what a write left that found no
+        room: release 0.13.2 leaves it in place, and goes on in the next segment.
         """
-        return self.last and self.mark is not None and expected > max(self.mark, self.durable_to)
+        if not self.last:
+            return self.following == expected
+        return self.mark is not None and expected > max(self.mark, self.durable_to)
 
     def lost(self, expected: int) -> int | None:
         """How many acknowledged transactions were lost in the torn tail; None where perhaps none was.
@@ -101,6 +104,8 @@ class Tail:
 
     def why(self, expected: int) -> str:
         """The reason for what `harmless` answers, as a part of a sentence."""
+        if not self.last and self.following == expected:
+            return f"and transaction {expected} stands at the beginning of the next segment"
         if not self.last:
             return "in a segment that is not the last"
         if self.mark is None:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, make_finding
 from waltzctl.formats.accepted_losses import Ledger
-from waltzctl.formats.segment import parse_name
+from waltzctl.formats.segment import SEGMENT_SUFFIX, parse_name
 
 Inclusive = tuple[int, int]
 """First and last transaction id of a range."""
@@ -78,10 +78,11 @@ def spelled(ids: Iterable[Inclusive]) -> str:
 def special_finding(path: PurePath, kind: str, where: Where) -> Finding:
     """Something that is not a regular file (`kind`: a directory, a FIFO, ...) has the name of a data or index file."""
     parsed = parse_name(path.name)
+    opened = path.name.endswith(SEGMENT_SUFFIX)  # a release looks at no index without its data file
     return make_finding(
         Code.SPECIAL_FILE,
         path,
-        f"it is {kind}, not a regular file; a released node does not start with it",
+        f"it is {kind}, not a regular file{'; a released node does not start with it' if opened else ''}",
         storage_directory=where.storage,
         partition=where.partition,
         segment=None if parsed is None else parsed[0],

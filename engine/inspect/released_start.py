@@ -10,6 +10,7 @@ the largest Java array ends the start.  Whether a smaller wrong length does depe
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,14 +20,16 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, MendedInCopy, Severity, make_finding
 from waltzctl.engine.findings.directory_contents import spelled
 from waltzctl.engine.log import places
+from waltzctl.engine.log.index import MOST_HELD
 from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import FileState, PartitionView, index_path_of, read_segment_header, view_partition
 from waltzctl.engine.scan.byte_source import ByteSource
-from waltzctl.engine.scan.columns import Damage, RecordRun
-from waltzctl.engine.scan.probe import Probe, SearchBudget
-from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
+from waltzctl.engine.scan.probe import BudgetExhaustedError, Probe, SearchBudget
+from waltzctl.engine.scan.scanner import BUDGET_BASE, BUDGET_PER_BYTE, read_record_at, summarise_records
 from waltzctl.engine.shell_words import shell_join
-from waltzctl.engine.storage.strays import Ids, joined
+from waltzctl.engine.storage.strays import Ids, hidden
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     CONTROL_HEADER,
@@ -261,12 +264,13 @@ class _PartitionStart:
             )
         else:
             return
+        named = parse_name(path.name)
         self.start._find(
             Code.RELEASED_LOSES,
             path,
             said,
             partition=self.number,
-            segment=opened.first,
+            segment=opened.first if named is None else named[0],
             transaction_id=opened.next_id,
         )
 
@@ -302,8 +306,8 @@ class _PartitionStart:
         """Simulate the opening of a segment.  Raises _Refused, DiskReadError."""
         path, index_path = data.path, index_path_of(data.path)
         index = FileState.of(index_path)
-        canonical = parse_name(path.name) is not None
-        stray = None if canonical else BY_HAND
+        named = parse_name(path.name)
+        stray = BY_HAND if named is None else None
         header = read_segment_header(data)
         if header is None:
             empty = index is None or index.size <= HEADER_SIZE
@@ -314,15 +318,24 @@ class _PartitionStart:
         self._compare(path, header, stray)
         if (kind := places.special(index_path)) is not None:
             raise _Refused(index_path, f"{index_path.name} is {kind}")
-        rebuild = stray or "rebuild-index"
+        index_header = None if index is None else read_segment_header(index)
+        rebuild: str | None = stray or "rebuild-index"
+        if named is not None and header.first_transaction_id != named[0]:  # no index is built while the header is wrong
+            rebuild = "recover" if self._begins_with(path, named[0]) else None
         if index is None:
             raise _Refused(path, f"{path.name} has no index", rebuild)
-        index_header = read_segment_header(index)
         if index_header is None:
             raise _Refused(index_path, f"{index_path.name} ends inside its header", rebuild)
         self._compare(index_path, index_header, rebuild)
         with open_source(path) as source, open_source(index_path) as entries:
             return self._recover(data, header, index, index_header, source, entries, rebuild)
+
+    @staticmethod
+    def _begins_with(path: PurePath, first: int) -> bool:
+        """Whether the first record of a data file is a good one of this id."""
+        with open_source(path) as source:
+            found = read_record_at(source, HEADER_SIZE, expected_id=first, max_record=MOST_HELD)
+        return isinstance(found, RecordView)
 
     def _compare(self, path: PurePath, header: SegmentHeader, command: str | None) -> None:
         if header.cluster_key != self.key:
@@ -338,13 +351,13 @@ class _PartitionStart:
         index_header: SegmentHeader,
         source: ByteSource,
         entries: ByteSource,
-        rebuild: str,
+        rebuild: str | None,
     ) -> _Opened:
         first, begins = header.first_transaction_id, index_header.first_transaction_id
-        highest = begins + (index.size - HEADER_SIZE) // ENTRY_SIZE - 1
+        highest = _wrapped(begins + (index.size - HEADER_SIZE) // ENTRY_SIZE - 1)
         number = highest
         if highest > self.mark:
-            number = max(int((highest - 1) / CHECKPOINT) * CHECKPOINT, self.mark)
+            number = max(_last_checkpoint(highest), self.mark)
         offset = HEADER_SIZE
         if number <= first:
             number = first
@@ -356,7 +369,8 @@ class _PartitionStart:
                     f"the record of transaction {number}, where its scan of {data.path.name} begins, is bad; the index is cut"
                     " there all the same, and a second start may open it and drop what follows"
                 )
-                raise _Refused(data.path, said, None if self._good_at_all(source, first, number) is False else rebuild)
+                mendable = rebuild == "recover" or self._good_at_all(source, first, number)
+                raise _Refused(data.path, said, rebuild if mendable else None)
             number, offset = number + 1, offset + size
         return self._scan(data, source, first, number, offset, begins, rebuild)
 
@@ -370,8 +384,8 @@ class _PartitionStart:
         return False
 
     @staticmethod
-    def _entry(path: PurePath, entries: ByteSource, begins: int, number: int, rebuild: str) -> int:
-        position = HEADER_SIZE + ENTRY_SIZE * (number - begins)
+    def _entry(path: PurePath, entries: ByteSource, begins: int, number: int, rebuild: str | None) -> int:
+        position = _position(number, begins)
         raw = bytearray(ENTRY_SIZE)
         if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:
             raise _Refused(path, f"{path.name} has no entry of transaction {number}, where its scan begins", rebuild)
@@ -397,7 +411,14 @@ class _PartitionStart:
             raise _Refused(path, said)
 
     def _scan(
-        self, data: FileState, source: ByteSource, first: int, number: int, offset: int, begins: int, rebuild: str
+        self,
+        data: FileState,
+        source: ByteSource,
+        first: int,
+        number: int,
+        offset: int,
+        begins: int,
+        rebuild: str | None,
     ) -> _Opened:
         """Scan from `offset`, where the record `number` is expected, to the first bad record, and the valid records after it."""
         following, stopped = number, offset
@@ -406,12 +427,42 @@ class _PartitionStart:
         for item in summarise_records(source, first_transaction_id=number, start=offset):
             if isinstance(item, Damage):
                 bad = True
+                if item.cause is DamageCause.RECORD_ORDER:
+                    dropped += _out_of_order(source, item)
             elif bad:
                 dropped.append((item.first_transaction_id, item.first_transaction_id + len(item) - 1))
             else:
                 following, stopped = item.first_transaction_id + len(item), item.end
-        if following > number and HEADER_SIZE + ENTRY_SIZE * (number - begins) < 0:
+        if _position(number, begins) < 0:  # of the first entry that it writes, or of the index's end
             raise _Refused(index_path_of(data.path), "the index would be written in front of its beginning", rebuild)
         self._check_length(data.path, source, stopped, following)
         acknowledged = bad and following <= self.mark
-        return _Opened(first, following, joined(dropped), acknowledged)
+        kept = [(first, following - 1)] if following > first else []  # a record that stands twice is not gone
+        return _Opened(first, following, hidden(dropped, kept), acknowledged)
+
+
+def _out_of_order(source: ByteSource, damage: Damage) -> Iterator[Ids]:
+    """The ids of the good records in a span that begins with one of another id than the expected one.
+
+    All of a segment's records are such a span where the first id in the header of its data file is wrong.
+    """
+    budget = SearchBudget(BUDGET_BASE + BUDGET_PER_BYTE * damage.length)
+    with contextlib.suppress(BudgetExhaustedError):
+        for batch in carve_records(source, start=damage.offset, stop=damage.end, budget=budget):
+            yield int(batch.transaction_id[0]), int(batch.transaction_id[-1])
+
+
+def _wrapped(number: int) -> int:
+    """A number as the 64 bits hold it with which the release computes."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _last_checkpoint(highest: int) -> int:
+    """The multiple of `CHECKPOINT` in front of an id; of a negative one that towards 0, as Java divides."""
+    before = _wrapped(highest - 1)
+    return before - before % CHECKPOINT if before >= 0 else before + -before % CHECKPOINT
+
+
+def _position(number: int, begins: int) -> int:
+    """Where the release looks for the entry of a transaction, in an index whose header says that it begins with `begins`."""
+    return _wrapped(HEADER_SIZE + ENTRY_SIZE * (number - begins))

@@ -200,7 +200,13 @@ def _pkcs12_certificates(path: Path, data: bytes, password: str | None) -> tuple
     from cryptography.hazmat.primitives.serialization import Encoding
 
     _, certificate, others = _open_pkcs12(path, data, None if password is None else password.encode())
-    found = [*([certificate] if certificate is not None else []), *others]
+    found = others
+    if certificate is not None:
+        # Java does not trust who issued the certificate of a key, unless the store has that certificate as an entry, too
+        own, *above = _ordered_chain(certificate, others)
+        for issuer in above:
+            found.remove(issuer)
+        found = [own, *found]
     return tuple(one.public_bytes(Encoding.DER) for one in found)
 
 

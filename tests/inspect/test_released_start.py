@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.inspect.helpers import age, flip, idx, run, seg
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.formats.control import Layout
-from waltzctl.formats.segment import HEADER_SIZE
+from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_HEADER
 
 SIZE = 20
 RECORD = SIZE + 40
@@ -30,6 +31,14 @@ def build(tmp_path: Path, layout: Layout = Layout.RELEASED, mark: int = 14) -> P
     return build_directory(
         tmp_path / "s", {0: 30, 1: 30}, layout=layout, per_segment=10, size=SIZE, local_low_water_mark=mark
     )
+
+
+def begin_with(path: Path, first: int) -> None:
+    """Write another first transaction id into the header of a data file or an index."""
+    raw = bytearray(path.read_bytes())
+    place = SEGMENT_HEADER.offset_of("first_transaction_id")
+    raw[place : place + 8] = first.to_bytes(8)
+    path.write_bytes(raw)
 
 
 def about_release(storage: Path) -> tuple[bool | None, list[Finding]]:
@@ -116,6 +125,64 @@ def test_records_behind_a_bad_one_would_be_gone(tmp_path: Path, mark: int, *, la
         assert "transactions 25 to 29 behind it are good" in found[0].message
 
 
+@pytest.mark.parametrize("files", [(seg,), (seg, idx)])
+def test_all_records_of_a_segment_whose_header_begins_behind_them_would_be_gone(
+    storage: Path, files: Sequence[Callable[..., Path]]
+) -> None:
+    """The release looks for the id of the header where the first record is, and cuts the file in front of it."""
+    for file in files:
+        begin_with(file(storage, 0, 10), 1001)
+    starts, (found,) = about_release(storage)
+    assert (starts, found.code, found.severity, found.segment) == (True, "released-loses", DAMAGE, 10)
+    assert "in front of transaction 1001 without a word: transactions 10 to 19 behind it are good" in found.message
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_wrong_first_id_of_the_data_is_mended_before_an_index_is_built(storage: Path, *, damaged: bool) -> None:
+    """`rebuild-index` is refused while the header is wrong.  Without a first record that proves the name, no command is told."""
+    begin_with(seg(storage, 0, 20), 11)
+    if damaged:
+        flip(seg(storage, 0, 20), HEADER_SIZE + 40)
+    starts, (found,) = about_release(storage)
+    assert starts is False
+    if damaged:
+        assert (found.severity, found.remedy) == (DAMAGE, None)
+        return
+    assert (found.severity, found.remedy) == (REPAIRABLE, f"waltzctl recover {storage} --partition 0")
+    assert found.remedy is not None
+    assert invoke(*found.remedy.split()[1:], "--yes").status == 0
+    assert about_release(storage) == (True, [])
+
+
+def test_without_an_index_too_the_header_is_mended_first(storage: Path) -> None:
+    begin_with(seg(storage, 0, 20), 1001)
+    idx(storage, 0, 20).unlink()
+    starts, (found,) = about_release(storage)
+    assert (starts, found.remedy) == (False, f"waltzctl recover {storage} --partition 0")
+    assert invoke("recover", storage, "--partition", "0", "--yes").status == 0
+    assert about_release(storage) == (True, [])
+
+
+def test_a_record_that_stands_twice_is_not_gone(storage: Path) -> None:
+    raw = seg(storage, 0, 20).read_bytes()
+    seg(storage, 0, 20).write_bytes(raw + raw[-RECORD:])
+    assert about_release(storage) == (True, [])
+
+
+@pytest.mark.parametrize(("first", "starts"), [(36, True), (37, False)])
+def test_an_index_is_not_cut_in_front_of_its_beginning(storage: Path, first: int, *, starts: bool) -> None:
+    """Also where no entry would be written, because the data file holds no record."""
+    os.truncate(seg(storage, 0, 20), HEADER_SIZE)
+    begin_with(idx(storage, 0, 20), first)
+    assert about_release(storage)[0] is starts
+
+
+def test_the_largest_ids_in_a_header_wrap_as_in_the_release(storage: Path) -> None:
+    """The number of the last entry is one below 0 then, and so the scan begins at the beginning."""
+    begin_with(idx(storage, 0, 10), 2**63 - 1)
+    assert about_release(storage) == (True, [])
+
+
 @pytest.mark.parametrize(("mark", "told"), [(28, True), (29, True), (27, False)])
 def test_an_acknowledged_record_at_the_end_would_be_cut(tmp_path: Path, mark: int, *, told: bool) -> None:
     """Nothing follows it; at the mark the release refuses, in front of it it cuts what nobody was told of."""
@@ -165,3 +232,11 @@ def test_the_command_tells_it(storage: Path) -> None:
     assert "Release 0.13.2 does not start on it." in invoke("verify", storage, "--for", "released").out
     assert invoke("verify", storage, "--format", "ndjson").objects[-1]["released_starts"] is None
     assert invoke("verify", storage, "--for", "released", "--partition", "0").status == 2
+
+
+def test_it_is_not_said_to_refuse_what_it_does_not_open(storage: Path) -> None:
+    """An index without its data file: a release does not look at it when it starts."""
+    idx(storage, 0, 77).symlink_to("nowhere")
+    findings, summary = run(age(storage), for_released=True)
+    assert summary.released_starts is True
+    assert [one.message for one in findings] == ["it is a link that leads nowhere, not a regular file"]

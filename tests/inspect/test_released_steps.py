@@ -482,10 +482,18 @@ SCENES: dict[str, tuple[int, Scene, list[str]]] = {
         lambda s: squeezed_in(seg(s, 0, 20), at(5)),
         ["starts", "loses damage 0/20.seg 0/20/25 [-] release 0.13.2 cuts this"],
     ),
+    "begins of the index: 36, first record damaged": (
+        14,
+        each(lambda s: with_header(idx(s, 0, 20), first_transaction_id=36), lambda s: flip(seg(s, 0, 20), at(0) + 40)),
+        ["starts", "loses damage 0/20.seg 0/20/20 [-] release 0.13.2 cuts this"],
+    ),
     "begins of the index: 37, first record damaged": (
         14,
         each(lambda s: with_header(idx(s, 0, 20), first_transaction_id=37), lambda s: flip(seg(s, 0, 20), at(0) + 40)),
-        ["starts", "loses damage 0/20.seg 0/20/20 [-] release 0.13.2 cuts this"],
+        [
+            "does not start",
+            "refuses repairable 0/20.idx 0/20/None [rebuild-index --partition 0] the index would be writt",
+        ],
     ),
     "begins of the index: 37, second record damaged": (
         14,

@@ -186,6 +186,28 @@ OF_SMALL: dict[str, Change] = {
     "first id of the index, far in front": lambda s: header_field(
         idx(s, 0, 0), "first_transaction_id", (40).to_bytes(8)
     ),
+    "first id of the data, behind all of its records": lambda s: header_field(
+        seg(s, 0, 10), "first_transaction_id", (1001).to_bytes(8)
+    ),
+    "first id of both, behind all of its records": lambda s: [
+        header_field(path, "first_transaction_id", (605).to_bytes(8)) for path in (seg(s, 0, 10), idx(s, 0, 10))
+    ],
+    "first id of the index, the largest": lambda s: header_field(
+        idx(s, 0, 10), "first_transaction_id", (2**63 - 1).to_bytes(8)
+    ),
+    "first id of the index far in front of nothing": lambda s: (
+        os.truncate(seg(s, 0, 20), HEADER_SIZE),
+        header_field(idx(s, 0, 20), "first_transaction_id", (40).to_bytes(8)),
+    ),
+    "first id of the index far in front of a bad record": lambda s: (
+        flip(seg(s, 0, 20), at(0) + 40),
+        header_field(idx(s, 0, 20), "first_transaction_id", (40).to_bytes(8)),
+    ),
+    "first id of the index a little in front of nothing": lambda s: (
+        os.truncate(seg(s, 0, 20), HEADER_SIZE),
+        header_field(idx(s, 0, 20), "first_transaction_id", (36).to_bytes(8)),
+    ),
+    "a record twice": lambda s: patch(seg(s, 0, 20), at(5), seg(s, 0, 20).read_bytes()[at(4) : at(5)]),
     "segment of another cluster": foreign_cluster,
     "overlap": lambda s: write_segment(s / "0", make_records(5, first=25, size=SIZE)),
     "torn tail": lambda s: resized(seg(s, 0, 20), -7),

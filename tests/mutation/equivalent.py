@@ -2911,8 +2911,8 @@ _INSPECT = (
     Equivalent(
         _RELEASED,
         "_PartitionStart._scan",
-        "if following > number and HEADER_SIZE + ENTRY_SIZE * (number - begins) < 0:",
-        "if following > number and HEADER_SIZE + ENTRY_SIZE * (number - begins) < -1:",
+        "if _position(number, begins) < 0:  # of the first entry that it writes, or of the index's end",
+        "if _position(number, begins) < -1:  # of the first entry that it writes, or of the index's end",
         "entries are 8 bytes apart, and so are their distances from the file's beginning",
     ),
 )

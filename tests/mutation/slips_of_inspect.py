@@ -222,8 +222,8 @@ INSPECT: tuple[Slip, ...] = (
     ),
     Slip(
         _RELEASED,
-        "int((highest - 1) / CHECKPOINT)",
-        "int(highest / CHECKPOINT)",
+        "before = _wrapped(highest - 1)",
+        "before = _wrapped(highest)",
         _STEP,
         "it is not told that a release does not start",
     ),

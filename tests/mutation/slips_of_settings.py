@@ -37,8 +37,8 @@ SETTINGS: tuple[Slip, ...] = (
     ),
     Slip(
         _KEYSTORE,
-        "_ordered_chain(certificate, others)",
-        "(certificate, *others)",
+        "KeyMaterial(key, _ordered_chain(certificate, others))",
+        "KeyMaterial(key, (certificate, *others))",
         _OF_STORES,
         "a node shows strangers' certificates",
     ),

@@ -180,10 +180,10 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _TOLD,
-        "return self.last and self.mark is not None and",
-        "return self.mark is not None and",
+        "return self.following == expected",
+        "return self.following is not None",
         _OPENS,
-        "the end of a sealed segment is cut at opening",
+        "a torn record of a sealed segment is cut at opening",
     ),
     Slip(
         _SEGMENT,

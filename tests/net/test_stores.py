@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -222,9 +223,17 @@ def test_a_store_with_a_key_alone_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["JKS", "PKCS12", "PEM"])
 def test_a_store_of_a_node_vouches_for_its_own_certificate(tmp_path: Path, kind: str) -> None:
-    """And a chain for those above it, where the store holds them as certificates of their own."""
+    """Not for who issued it, as in Java; PEM has no key with a chain of its own."""
     path = NODE.write(tmp_path, kind)
     found = read_trust_store(path, PASSWORD, kind)
     own = NODE.chain[0].public_bytes(Encoding.DER)
     assert found[0] == own
-    assert len(found) == (1 if kind == "JKS" else len(NODE.chain))
+    assert len(found) == (len(NODE.chain) if kind == "PEM" else 1)
+
+
+def test_who_issued_a_key_s_certificate_is_trusted_where_the_store_has_it_as_an_entry_too(tmp_path: Path) -> None:
+    """Java's keytool writes it twice then: in the key's chain, and by itself."""
+    path = tmp_path / "both.p12"
+    path.write_bytes(replace(NODE, above=NODE.above * 2).pkcs12())
+    found = read_trust_store(path, PASSWORD, "PKCS12")
+    assert found == tuple(one.public_bytes(Encoding.DER) for one in NODE.chain)

@@ -13,7 +13,7 @@ import pytest
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age
 from tests.memory import in_memory
-from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, offset_of, opened
+from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, kept_bytes, offset_of, opened
 from waltzctl.engine.errors import (
     CorruptRecordError,
 )
@@ -37,18 +37,50 @@ LARGE = StorageOptions(segment_size_threshold=10**6)
 @LAYOUTS
 @pytest.mark.parametrize("change", [-1, 0, 1, 40, 128])
 def test_a_sealed_segment_ends_where_its_last_record_ends(tmp_path: Path, layout: Layout, change: int) -> None:
+    """What stands behind its last record was never acknowledged, since the next segment begins with that transaction."""
     built(tmp_path, 30, layout=layout)
     path = data_path(tmp_path)
     size = path.stat().st_size
+    behind = b"\x07" * change
     if change < 0:
         os.truncate(path, size + change)
     else:
-        path.write_bytes(path.read_bytes() + bytes(change))
+        path.write_bytes(path.read_bytes() + behind)
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
-        assert partition.quarantined == bool(change)
-        assert bool(partition.findings) == bool(change)
-    assert path.stat().st_size == size + change, "nothing of a sealed segment is cut"
+        assert partition.quarantined is (change < 0)
+        assert bool(partition.findings) is bool(change)
+        assert partition.max_transaction_id == (29 if change >= 0 else 8)
+    assert path.stat().st_size == size + min(change, 0), "nothing of a record of a sealed segment is cut"
+    assert behind in kept_bytes(tmp_path)
+
+
+@pytest.mark.parametrize("mark", [-1, 9, 10, 29])
+def test_what_a_failed_write_left_in_a_sealed_segment_costs_nothing(tmp_path: Path, mark: int) -> None:
+    """A release whose disk was full for a moment writes the next records over it, and may begin the next segment in it."""
+    built(tmp_path, 30, mark=mark)
+    torn = make_records(1, first=10, size=500, seed=1)[0].encode()[:300]
+    for first in (0, 10):
+        with data_path(tmp_path, first).open("ab") as file:
+            file.write(torn)
+    found = {one.segment: one for one in verify([age(tmp_path)]) if isinstance(one, Finding)}
+    assert [(one.code, one.severity, one.missing) for one in found.values()] == [("torn-tail", "repairable", None)] * 2
+    with opened(tmp_path) as storage:
+        assert not storage.partition(0).quarantined
+        assert storage.partition(0).max_transaction_id == 29
+    assert [one for one in verify([tmp_path]) if isinstance(one, Finding)] == []
+    assert torn in kept_bytes(tmp_path)
+
+
+def test_records_behind_the_end_of_a_sealed_segment_are_left_to_a_person(tmp_path: Path) -> None:
+    """Whole records that may belong to the log are no rest of a failed write."""
+    records = built(tmp_path, 30)
+    with data_path(tmp_path).open("ab") as file:
+        file.write(bytes([7] * 100) + records[10].encode())
+    before = data_path(tmp_path).read_bytes()
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).quarantined
+    assert data_path(tmp_path).read_bytes() == before
 
 
 @pytest.mark.parametrize(
