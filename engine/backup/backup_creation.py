@@ -327,16 +327,23 @@ class _Creation:
         )
 
     def _read_all(self, plan: SectionPlan, workers: ThreadPoolExecutor) -> list[Piece]:
-        """Take all pieces in order; some are read ahead."""
+        """Take all pieces in order; some are read ahead.
+
+        No more bytes than of as many pieces of the usual size: a record of 128 MiB is one, and in memory twice until it is taken.
+        """
         taken: list[Piece] = []
+        most, size = 2 * WORKERS + 2, 0
         ahead: deque[tuple[PlannedPiece, Future[ReadPiece] | None]] = deque()
-        pieces = iter(plan.pieces)
+        pieces = deque(plan.pieces)
         while True:
-            while len(ahead) < 2 * WORKERS + 2 and (piece := next(pieces, None)) is not None:
+            while pieces and len(ahead) < most and (not ahead or size + pieces[0].size <= most * self._limit):
+                piece = pieces.popleft()
+                size += piece.size
                 ahead.append((piece, None if piece.kept is not None else workers.submit(self._read, piece)))
             if not ahead:
                 return taken
             piece, reading = ahead.popleft()
+            size -= piece.size
             if reading is not None:
                 read = reading.result()
             else:

@@ -1,18 +1,22 @@
 """Forgetting backups, and freeing the space that no backup needs any more.
 
-Forgetting is one batch of the page store, however many backups it removes.  Pages that other backups refer to stay; the space of
-the others is freed by `prune_vault`, which runs the page store's garbage collection.
+The heads go in one batch of the page store, however many backups it removes, with the first of their pages; the rest of the pages
+follows in further batches, so that memory does not grow with them.  What is left of them after a crash belongs to no backup, and
+`prune_vault` deletes it.  Pages that other backups refer to stay; the space of the others is freed by `prune_vault`, which runs
+the page store's garbage collection.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from waltzctl.engine.backup.retention import Retention, kept
-from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.errors import DiskFullError, InvalidRequestError, StalePlanError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_gc import GcReport, collect_until_done
@@ -22,6 +26,9 @@ from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, UnreadableBackup, 
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageId
 from waltzctl.formats.vault import BackupHead, Namespace
+
+DELETED_AT_ONCE = 200_000
+"""Pages of a batch; each takes a third of a kilobyte of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +114,13 @@ def plan_forgetting(
             tuple(staying),
         )
     gone: dict[int, BackupHead | None] = {}
+    broken = {f"{one:016x}": one for one in unreadable}
+    names = reader.ids()  # once: it goes through all pages of the vault, and a script may name every backup
     for text in ids:
-        broken = [one for one in unreadable if f"{one:016x}" == text.lower()]
-        if broken:
-            gone[broken[0]] = None
+        if (lost := broken.get(text.lower())) is not None:
+            gone[lost] = None
         else:
-            head = reader.find(text)
+            head = reader.find(text, names)
             gone[head.id] = head
     return ForgetPlan(
         vault,
@@ -140,10 +148,17 @@ def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
                 f"{plan.vault}: backup {missing[0]:016x}, which was to be kept, is gone; nothing was done",
                 advice="look at it again",
             )
-        pages = [PageId(name, one) for one in gone for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)]
-        for head in plan.forgotten:
-            pages += [PageId(Namespace.DATA, head.first_page + number) for number in range(head.num_pages)]
-        store.commit(_deletes(pages))
+        heads = [PageId(name, one) for one in gone for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)]
+        pages = (
+            PageId(Namespace.DATA, head.first_page + number)
+            for head in plan.forgotten
+            for number in range(head.num_pages)
+        )
+        store.commit(_deletes([*heads, *islice(pages, DELETED_AT_ONCE)]))
+        # behind the first batch the backups are forgotten: pruning finds what is left of their pages
+        with contextlib.suppress(DiskFullError):
+            while part := [*islice(pages, DELETED_AT_ONCE)]:
+                store.commit(_deletes(part))
 
 
 def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
@@ -155,8 +170,8 @@ def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
     with PageStorage.open(vault, VAULT_OPTIONS) as store:
         before = store.blob_size()
         orphans = _orphans(VaultReader.over(store, password))
-        if orphans:
-            store.commit(_deletes(orphans))
+        for start in range(0, len(orphans), DELETED_AT_ONCE):
+            store.commit(_deletes(orphans[start : start + DELETED_AT_ONCE]))
         report: GcReport
         report, _ = collect_until_done(store)
         return Pruned(len(orphans), before, store.blob_size(), report.pages_moved, tuple(report.findings))

@@ -82,16 +82,26 @@ class BackupWriter:
                 return made
 
     def _stored_pieces(self) -> dict[bytes, int]:
-        """Digests of the pieces in the vault, each with one of its pages."""
+        """Digests of the pieces in the vault, each with one of its pages.
+
+        A section is read only for data that no earlier one has: most sections of a backup are those of the one before.
+        """
         known: dict[bytes, int] = {}
+        places: set[tuple[int, int]] = set()
+        entry = self.reader.entries()
         for head in self.heads:
             for one in head.sections:
                 first = head.first_page + one.first_piece
+                entries = (entry(Namespace.DATA, first + number) for number in range(one.pieces))
+                here = {(found.file_id, found.offset) for found in entries if found is not None}
+                if here <= places:
+                    continue
                 with contextlib.suppress(DamageError):  # the pieces of a damaged section are stored again
                     section = self.reader.section(head, one, keep=False)  # memory could not hold those of all backups
                     for number, piece in enumerate(section.pieces):
                         if piece.digest not in known and self._page_exists(first + number):
                             known[piece.digest] = first + number
+                    places |= here
         return known
 
     def _page_exists(self, page: int) -> bool:

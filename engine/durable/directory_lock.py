@@ -8,6 +8,7 @@ import os
 import struct
 from pathlib import Path, PurePath
 from types import TracebackType
+from typing import ClassVar
 
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, make_directory, open_for_reading, read_range
 from waltzctl.engine.durable.file_status import is_still_at
@@ -122,6 +123,9 @@ class DirectoryLock:
     them.  Directories have only flock(2), which also belongs to the open file; not every file system has it for them.
     """
 
+    latest: ClassVar[DirectoryLock | None] = None
+    """The lock that this process took last.  While it is the same one, nobody else has had a lock that this process holds."""
+
     def __init__(self, descriptors: list[int], state: PurePath) -> None:
         """`descriptors`: of the locked files; the last one is that of the directory `state`."""
         self._descriptors = descriptors
@@ -161,7 +165,8 @@ class DirectoryLock:
                 pid = lock_holder(storage_directory, control_file) or _recorded_pid(storage_directory)
                 raise DirectoryLockedError(storage_directory, pid or None) from error
             raise write_error(path, None, error, doing="lock") from error
-        return cls(descriptors, state)
+        DirectoryLock.latest = made = cls(descriptors, state)
+        return made
 
     def check_in_place(self) -> None:
         """Raise DiskWriteError when the locked directory was moved, or another one was put at its path, a copy perhaps.
@@ -178,6 +183,11 @@ class DirectoryLock:
         if not self._descriptors:  # released by another thread meanwhile
             return
         raise write_error(self._state.parent, None, cause or moved())
+
+    @property
+    def held(self) -> bool:
+        """Whether it was not released yet."""
+        return bool(self._descriptors)
 
     def release(self) -> None:
         """Release the locks; a second call does nothing."""

@@ -33,7 +33,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from waltzctl.engine.durable import disk, journal
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.execution import carry_out, check_edits, check_space, prepare
-from waltzctl.engine.durable.file_status import FileNumbers, file_numbers, names_in
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.manifest import (
     INTERRUPTED,
     MANIFEST,
@@ -72,8 +72,23 @@ from waltzctl.formats.adapters import format_time
 
 UNSETTLED = "unsettled"
 """Name of an empty file in an entry: the state in the manifest may not be durable."""
-_OVER: dict[str, tuple[FileNumbers | None, int]] = {}
-"""Manifests that this process read, of entries that are neither interrupted nor in preparation: the file, and the number."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the holder of a directory's lock knows of its quarantine: none of its entries is interrupted or in preparation.
+
+    `lock`: the one that was held; `numbers`: of the quarantine's directory; `names`: of all entries; `highest`: number of all.
+    """
+
+    lock: DirectoryLock
+    numbers: tuple[int, int]
+    names: set[str]
+    highest: int
+
+
+_KNOWN: dict[Path, _Known] = {}
+"""By the quarantine's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,36 +121,57 @@ def _entry_directories(storage: Path) -> list[Path]:
     return [above / name for name in _entry_names(storage)]
 
 
-def _all_entries(storage: Path, store: Store) -> list[QuarantineEntry]:
-    return _in_order(read_entry(path, store.state_files) for path in _entry_directories(storage))
+def _entries(storage: Path, store: Store) -> Iterator[QuarantineEntry]:
+    """All entries that have a manifest, in any order.  Whoever needs few of them holds few: there may be thousands."""
+    for path in _entry_directories(storage):
+        if (entry := read_entry(path, store.state_files)) is not None:
+            yield entry
 
 
-def _in_order(entries: Iterable[QuarantineEntry | None]) -> list[QuarantineEntry]:
-    return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.number)
+def _in_order(entries: Iterable[QuarantineEntry]) -> list[QuarantineEntry]:
+    return sorted(entries, key=lambda entry: entry.number)
 
 
 def _look_back(storage: Path, store: Store) -> tuple[int, list[QuarantineEntry]]:
     """The highest number of an entry, 0 where there is none, and the interrupted entries, oldest first.
 
-    Entries that are over are not read again while their manifests are the same files: after a power failure a node may have
-    to mend thousands of partitions, one after the other, each with an entry of its own.  Raises as `list_entries`.
+    Nobody changes the quarantine but who holds the lock.  So the entries are not looked at again while this process holds it:
+    after a power failure a node may have to mend thousands of partitions, one after the other, each with an entry of its own, and
+    those of earlier power failures are there as well.  Raises as `list_entries`.
     """
     above = quarantine_directory(storage)
-    place, highest, left = os.fspath(above), 0, []
-    for name in _entry_names(storage):
-        manifest = f"{place}/{name}/{MANIFEST}"
-        numbers, known = file_numbers(manifest), _OVER.get(manifest)
-        if known is None or known[0] != numbers:
-            entry = read_entry(above / name, store.state_files)
-            if entry is None:
-                continue
-            known = numbers, entry.number
-            if entry.state in INTERRUPTED:
-                left.append(entry)
-            elif entry.state is not RepairState.PREPARING:
-                _OVER[manifest] = known
-        highest = max(highest, known[1])
+    if (known := _known(above)) is not None:
+        return known.highest, []
+    lock, numbers, names = DirectoryLock.latest, _numbers(above), set[str]()
+    highest, left, over = 0, list[QuarantineEntry](), True
+    for path in _entry_directories(storage):
+        # one after the other: a manifest has the names of all files of its partitions
+        names.add(path.name)
+        entry = read_entry(path, store.state_files)
+        over &= entry is not None and entry.state not in (RepairState.PREPARING, *INTERRUPTED)
+        if entry is not None:
+            highest = max(highest, entry.number)
+            left += [entry] if entry.state in INTERRUPTED else []
+    if lock is not None and lock.held and numbers is not None and over:
+        _KNOWN[above] = _Known(lock, numbers, names, highest)
     return highest, _in_order(left)
+
+
+def _known(above: Path) -> _Known | None:
+    """What is known of a quarantine since the lock was taken."""
+    known = _KNOWN.get(above)
+    if known is None or known.lock is not DirectoryLock.latest or not known.lock.held:
+        return None
+    return known if known.numbers == _numbers(above) else None
+
+
+def _numbers(above: Path) -> tuple[int, int] | None:
+    """Inode and time of a quarantine's directory: it may be another one by now, or somebody may have removed entries."""
+    try:
+        status = os.stat(above)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def list_entries(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
@@ -143,12 +179,12 @@ def list_entries(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
 
     Raises DamageError for a manifest that is torn or was tampered with, DiskReadError.
     """
-    return tuple(entry for entry in _all_entries(storage, store) if entry.state is not RepairState.PREPARING)
+    return tuple(_in_order(entry for entry in _entries(storage, store) if entry.state is not RepairState.PREPARING))
 
 
 def interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
     """Repairs and undos that were interrupted, oldest first; read-only.  Raises as `list_entries`."""
-    return tuple(entry for entry in _all_entries(storage, store) if entry.state in INTERRUPTED)
+    return tuple(_in_order(entry for entry in _entries(storage, store) if entry.state in INTERRUPTED))
 
 
 def interruptions(storage: Path, store: Store) -> Iterator[Finding]:
@@ -199,7 +235,9 @@ def apply_edits(
         raise RefusedError(f"{storage}: the repair {left[0].id} was interrupted", advice="take it back with undo first")
     check_space(storage, groups)
     journal.check(storage)
-    entry = _make_entry(storage, number + 1, command, arguments, plan_hash)
+    known = _KNOWN.pop(quarantine_directory(storage), None)  # it holds again when this repair is over
+    taken = set(_entry_names(storage)) if known is None else known.names
+    entry = _make_entry(storage, number + 1, command, arguments, plan_hash, taken)
     try:
         write_entry(entry)  # before any copy: an entry with copies always has a manifest
         _unsettle(entry.path)
@@ -211,14 +249,21 @@ def apply_edits(
         raise
     try:
         carry_out(entry, edits)
-        return _finish(entry, store)
+        done = _finish(entry, store)
     except (Exception, KeyboardInterrupt):
         with contextlib.suppress(WaltzError, OSError):  # if this fails, the next writer rolls the repair back
             _take_back(entry, RepairState.ROLLED_BACK, ways_back(entry))
         raise
+    if known is not None and (numbers := _numbers(entry.path.parent)) is not None:
+        known.names.add(entry.id)
+        _KNOWN[entry.path.parent] = replace(known, numbers=numbers, highest=entry.number)
+    return done
 
 
-def _make_entry(storage: Path, number: int, command: str, arguments: Sequence[str], plan_hash: str) -> QuarantineEntry:
+def _make_entry(
+    storage: Path, number: int, command: str, arguments: Sequence[str], plan_hash: str, taken: Collection[str]
+) -> QuarantineEntry:
+    """Make the directory of a new entry, under none of the `taken` names."""
     directory = quarantine_directory(storage)
     for path in (directory.parent, directory):
         if not path.is_dir():
@@ -226,7 +271,6 @@ def _make_entry(storage: Path, number: int, command: str, arguments: Sequence[st
         disk.sync_directory(path.parent)  # always: the process that made it may have died before this
     now = disk.now_ms()
     stem = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now // 1000))}-{command}"
-    taken = {*_entry_names(storage)}
     further = (f"{stem}-{count}" for count in itertools.count(2))
     name = next(name for name in itertools.chain([stem], further) if name not in taken)
     path = directory / name
@@ -290,18 +334,18 @@ def _take_back(entry: QuarantineEntry, final: RepairState, ways: list[tuple[Kept
     done = replace(entry, state=final)
     journal.record(entry.storage, final.value, done)
     write_entry(done)
-    _drop_copies(done)
+    _drop_copies(done.path, done.state)
     _settle(done.path)
     return done
 
 
-def _drop_copies(entry: QuarantineEntry) -> None:
-    """Remove the copies of an entry that was reverted or pruned; the manifest stays.
+def _drop_copies(entry: Path, state: RepairState) -> None:
+    """Remove the copies of an entry that was reverted or pruned, as its state is; the manifest stays.
 
     Not durable: copies that a crash brings back are removed by the next writer.
     """
-    kinds = "range|new|old" if entry.state is RepairState.PRUNED else "range|new"
-    copies = [entry.path / name for name in names_in(entry.path) or () if re.fullmatch(rf"({kinds})-\d+", name)]
+    kinds = "range|new|old" if state is RepairState.PRUNED else "range|new"
+    copies = [entry / name for name in names_in(entry) or () if re.fullmatch(rf"({kinds})-\d+", name)]
     for path in copies:
         disk.unlink(path)
 
@@ -320,7 +364,7 @@ def give_up(entry: QuarantineEntry, size: int) -> None:
     _retry_without_copies(done, lambda: _unsettle(done.path))
     _retry_without_copies(done, lambda: journal.record(done.storage, "pruned", done, freed=size))
     _retry_without_copies(done, lambda: write_entry(done))
-    _drop_copies(done)
+    _drop_copies(done.path, done.state)
     _settle(done.path)
 
 
@@ -329,7 +373,7 @@ def _retry_without_copies(pruned: QuarantineEntry, write: Callable[[], None]) ->
     try:
         write()
     except DiskFullError:
-        _drop_copies(pruned)
+        _drop_copies(pruned.path, pruned.state)
         write()
 
 
@@ -340,18 +384,26 @@ def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry,
     rename that a process did not live to sync is made durable first.  Raises DamageError when a file was changed after the repair
     (nothing of that repair is reverted then), DiskError.
     """
-    entries = {path: read_entry(path, store.state_files) for path in _entry_directories(storage)}
-    left = [entry for entry in _in_order(entries.values()) if entry.state in INTERRUPTED]
+    _KNOWN.pop(quarantine_directory(storage), None)
+    others: dict[Path, RepairState | None] = {}  # not the entries: there may be thousands, each with many names
+    found: list[QuarantineEntry] = []
+    for path in _entry_directories(storage):
+        entry = read_entry(path, store.state_files)
+        if entry is not None and entry.state in INTERRUPTED:
+            found.append(entry)
+        else:
+            others[path] = None if entry is None else entry.state
+    left = _in_order(found)
     settle_interrupted(left)
     if not left:
         settle_relocations(storage)
-    for path, found in entries.items():
-        if found is None or found.state is RepairState.PREPARING:
+    for path, state in others.items():
+        if state is None or state is RepairState.PREPARING:
             _discard(path)
-        elif found.state not in INTERRUPTED:
+        else:
             _settle(path)
-            if found.state is not RepairState.APPLIED:
-                _drop_copies(found)
+            if state is not RepairState.APPLIED:
+                _drop_copies(path, state)
     taken = []
     for entry in reversed(left):
         final = RepairState.UNDONE if entry.state is RepairState.UNDOING else RepairState.ROLLED_BACK
@@ -365,6 +417,7 @@ def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> Quara
     `ways`: from `engine.durable.restore.ways_back`.  The caller holds the DirectoryLock and has rolled back interrupted repairs.
     Raises DiskError; `roll_back_interrupted` then completes the undo, if it was begun.
     """
+    _KNOWN.pop(entry.path.parent, None)
     journal.check(entry.storage)
     for file, way in ways:
         if way is Way.RANGES:  # one that cannot be written to ends the undo before it begins

@@ -17,7 +17,8 @@ import enum
 import errno
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -57,6 +58,17 @@ class FileState:
         """State of a regular file; None when there is none (or no access).  Raises DiskReadError."""
         numbers = places.file_numbers(path)
         return None if numbers is None else cls(path, *numbers)
+
+
+def next_data_file(segments: Sequence[SegmentView], first: int) -> int | None:
+    """The id in the name of the data file behind `first`; None where there is none.  `segments` rise with their ids.
+
+    Whoever judges a partition asks for each of its segments, which may be tens of thousands.
+    """
+    for place in range(bisect_right(segments, first, key=lambda one: one.first_transaction_id), len(segments)):
+        if segments[place].data is not None:
+            return segments[place].first_transaction_id
+    return None
 
 
 def read_segment_header(file: FileState | None) -> SegmentHeader | None:

@@ -5,8 +5,9 @@ Best fit: the smallest free range that is large enough; of equal ones, the first
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+
+from sortedcontainers import SortedList
 
 
 class SpaceMap:
@@ -17,23 +18,23 @@ class SpaceMap:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._starts: list[int] = []
+        self._starts: SortedList[int] = SortedList()
         self._lengths: dict[int, int] = {}
-        self._by_length: list[tuple[int, int]] = []
+        self._by_length: SortedList[tuple[int, int]] = SortedList()
         self._valid = limit
         if limit:
             self._add(0, limit)
 
     def _add(self, start: int, length: int) -> None:
-        insort(self._starts, start)
+        self._starts.add(start)
         self._lengths[start] = length
-        insort(self._by_length, (length, start))
+        self._by_length.add((length, start))
         self._valid -= length
 
     def _remove(self, start: int) -> int:
         length = self._lengths.pop(start)
-        del self._starts[bisect_left(self._starts, start)]
-        del self._by_length[bisect_left(self._by_length, (length, start))]
+        self._starts.remove(start)
+        self._by_length.remove((length, start))
         self._valid += length
         return length
 
@@ -62,19 +63,17 @@ class SpaceMap:
         """Mark `size` bytes as used (best fit); returns their offset, or None if no free range is large enough."""
         if size <= 0:
             raise ValueError(f"cannot take {size} bytes")
-        place = bisect_left(self._by_length, (size, 0))
-        if place == len(self._by_length):
+        found = next(self._by_length.irange((size, 0)), None)
+        if found is None:
             return None
-        start = self._by_length[place][1]
-        self.mark_used(start, size)
-        return start
+        self.mark_used(found[1], size)
+        return found[1]
 
     def mark_used(self, offset: int, size: int) -> bool:
         """Mark a range as used; False, and nothing is changed, if it is not inside one free range."""
-        place = bisect_right(self._starts, offset) - 1
-        if place < 0 or size <= 0:
+        start = next(self._starts.irange(maximum=offset, reverse=True), None)
+        if start is None or size <= 0:
             return False
-        start = self._starts[place]
         end = start + self._lengths[start]
         if offset + size > end:
             return False
@@ -94,8 +93,8 @@ class SpaceMap:
         if any(start > end for start, end in gaps):
             raise ValueError("ranges overlap, or reach beyond the map")
         self._lengths = {start: end - start for start, end in gaps if start < end}
-        self._starts = list(self._lengths)
-        self._by_length = sorted((length, start) for start, length in self._lengths.items())
+        self._starts = SortedList(self._lengths)
+        self._by_length = SortedList((length, start) for start, length in self._lengths.items())
         self._valid = self.limit - sum(self._lengths.values())
 
     def mark_free(self, offset: int, size: int) -> bool:
@@ -103,15 +102,16 @@ class SpaceMap:
         end = offset + size
         if size <= 0 or offset < 0 or end > self.limit:
             return False
-        place = bisect_left(self._starts, offset)  # the first free range that begins at `offset` or later
-        if place < len(self._starts) and self._starts[place] < end:
+        behind = next(self._starts.irange(offset), None)
+        before = next(self._starts.irange(maximum=offset, inclusive=(True, False), reverse=True), None)
+        if behind is not None and behind < end:
             return False
-        if place and self._starts[place - 1] + self._lengths[self._starts[place - 1]] > offset:
+        if before is not None and before + self._lengths[before] > offset:
             return False
-        if place < len(self._starts) and self._starts[place] == end:
+        if behind == end:
             end += self._remove(end)
-        if place and self._starts[place - 1] + self._lengths[self._starts[place - 1]] == offset:
-            offset = self._starts[place - 1]
-            self._remove(offset)
+        if before is not None and before + self._lengths[before] == offset:
+            self._remove(before)
+            offset = before
         self._add(offset, end - offset)
         return True

@@ -38,7 +38,7 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.evidence import MOMENT_MS
 from waltzctl.engine.log.index import IndexReader
-from waltzctl.engine.log.view import SegmentView, read_segment_header
+from waltzctl.engine.log.view import SegmentView, next_data_file, read_segment_header
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.replicas import Agreement, ReplicaSegments
 from waltzctl.engine.repair.survey import begins_at, hint_of
@@ -65,7 +65,7 @@ _VERSION_PLAUSIBLE = "everything else reads as the only version there is"
 
 @dataclass(frozen=True, slots=True)
 class SegmentSurroundings:
-    """What a segment's file is judged by: its place, the partition's other segments, and the replicas that were named."""
+    """What a segment's file is judged by: its place, the partition's segments by their ids, and the replicas that were named."""
 
     control: ControlFile
     partition: int
@@ -74,8 +74,7 @@ class SegmentSurroundings:
 
     def following(self, first: int) -> int | None:
         """The id in the name of the next data file."""
-        behind = (one.first_transaction_id for one in self.segments if one.data is not None)
-        return min((name for name in behind if name > first), default=None)
+        return next_data_file(self.segments, first)
 
 
 @dataclass(frozen=True, slots=True)

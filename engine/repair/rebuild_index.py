@@ -45,6 +45,7 @@ from waltzctl.engine.log.view import (
     TargetKind,
     beyond,
     check_partitions,
+    next_data_file,
     read_segment_header,
     resolve,
     view_storage,
@@ -330,8 +331,7 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         header = read_segment_header(segment.data)
         assert segment.data is not None  # tasks are made of segments with a data file
         if header is None:
-            behind = (one.first_transaction_id for one in task.segments if one.data is not None)
-            following = min((first for first in behind if first > name), default=None)
+            following = next_data_file(task.segments, name)
             loss = loss_finding(ShortHeader(name, segment.data.size, segment.entries, following), files.where)
             return _SegmentPlan(partition, None, "nothing tells what its index should be", loss)
         content = Content.of_file(segment.data.path, segment.data.size)
@@ -340,8 +340,7 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
             found = not_surely_own(why, _placed(task.control, partition, name, header), files)
             return _SegmentPlan(partition, None, "the index may be what tells whose it is, and stays", found)
         head = index_header(header, read_segment_header(segment.index), control, partition, begins)
-        behind = (one.first_transaction_id for one in task.segments if one.data is not None)
-        following = min((one for one in behind if one > name), default=None)
+        following = next_data_file(task.segments, name)
         path = segment.index_path
         wanted = IndexPlan(path, content, begins, head, path, following, keeps_end=True, doubts=True)
         why = wanted.differs(segment.index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
@@ -185,6 +185,16 @@ class RepairContext:
     def leave(self, loss: Loss, why: str | None = None) -> None:
         """Leave a loss to the operator; `why` says why the plan does nothing about it."""
         self.draft.leave(loss_finding(loss, self.where), why)
+
+    def surveyed(self, first: int, *, behind: bool) -> Iterator[RepairedSegment]:
+        """The surveyed segments that begin below `first`, or above it (`behind`), the nearest first."""
+        firsts = self._firsts
+        places = (
+            range(bisect_right(firsts, first), len(firsts)) if behind else range(bisect_left(firsts, first) - 1, -1, -1)
+        )
+        for place in places:
+            if (one := self._by_first[firsts[place]]).survey is not None:
+                yield one
 
     def following(self, part: RepairedSegment) -> int | None:
         """The first id of the next segment that has a data file, or will have one; None when there is none."""

@@ -56,6 +56,8 @@ from waltzctl.formats.segment import (
 
 MOST_JOINED = 10_000
 """Most records of a loss that are collected from several replicas when no single replica holds them all."""
+_READ_AHEAD = 256 << 10
+"""About how many bytes behind the wanted records are read: without a bound, for each loss up to all the rest of a segment."""
 _COMPARED = 256
 """About how many records of a run are compared one by one when a replica does not hold all of the run."""
 _DATA_CHECKSUM_OFFSET = RECORD_HEADER.offset_of("data_checksum")
@@ -278,8 +280,8 @@ class ReplicaSegments:
         return runs
 
 
-def _offset(source: ByteSource, segment: _Segment, transaction_id: int) -> int | None:
-    """The offset of a record: from the index if the record is there, else from a scan; None when it is not found."""
+def _listed(source: ByteSource, segment: _Segment, transaction_id: int) -> int | None:
+    """The offset of a record that the index has, if the record is there."""
     hint = open_hint(segment.index)
     if hint is not None:
         with hint:
@@ -290,6 +292,13 @@ def _offset(source: ByteSource, segment: _Segment, transaction_id: int) -> int |
                 found = read_record_at(source, offset, expected_id=transaction_id)
                 if isinstance(found, RecordView):
                     return int(offset)
+    return None
+
+
+def _offset(source: ByteSource, segment: _Segment, transaction_id: int) -> int | None:
+    """The offset of a record: from the index if the record is there, else from a scan; None when it is not found."""
+    if (listed := _listed(source, segment, transaction_id)) is not None:
+        return listed
     for item in summarise_records(source, first_transaction_id=segment.first):
         if not isinstance(item, Damage):
             place = transaction_id - item.first_transaction_id
@@ -303,17 +312,27 @@ def _run(segment: _Segment, first: int, stop: int) -> ReplicaRun | None:
         start = _offset(source, segment, first)
         if start is None:
             return None
-        following = first
-        for item in summarise_records(source, first_transaction_id=first, start=start):
-            if isinstance(item, Damage) or item.first_transaction_id != following:
-                return None
-            wanted = min(len(item), stop - following)
-            if not item.data_ok[:wanted].all():
-                return None
-            following += wanted
-            if following == stop:
-                end = int(item.offset[wanted]) if wanted < len(item) else item.end
-                return ReplicaRun(first, stop, FileSpan(segment.path, start, end), segment.first, segment.created)
+        # the record behind the wanted ones ends the scan if they reach to it; otherwise what follows would be read for each loss
+        listed = _listed(source, segment, stop)
+        end = None if listed is None else _end(source, start, first, stop, listed)
+        end = _end(source, start, first, stop, None) if end is None else end
+    if end is None:
+        return None
+    return ReplicaRun(first, stop, FileSpan(segment.path, start, end), segment.first, segment.created)
+
+
+def _end(source: ByteSource, start: int, first: int, stop: int, before: int | None) -> int | None:
+    """Where the records `first` to `stop` - 1 end, which begin at `start`, if all are intact and before the offset `before`."""
+    following = first
+    for item in summarise_records(source, first_transaction_id=first, start=start, stop=before, most=_READ_AHEAD):
+        if isinstance(item, Damage) or item.first_transaction_id != following:
+            return None
+        wanted = min(len(item), stop - following)
+        if not item.data_ok[:wanted].all():
+            return None
+        following += wanted
+        if following == stop:
+            return int(item.offset[wanted]) if wanted < len(item) else item.end
     return None
 
 

@@ -80,24 +80,15 @@ class Witnesses:
         return None
 
     def _onwards(self, part: RepairedSegment | None, *, behind: bool) -> Iterator[RepairedSegment]:
-        """A segment (None: none), then the surveyed ones in one direction, the nearest first.
-
-        Thousands in a row may have no intact record: whoever asks goes through them in a loop, and lists them once.
-        """
+        """A segment (None: none), then the surveyed ones in one direction, the nearest first."""
         if part is None:
             return
         yield part
-        near = [
-            one
-            for one in self.context.segments
-            if one.survey is not None and (one.first > part.first if behind else one.first < part.first)
-        ]
-        yield from sorted(near, key=lambda one: one.first, reverse=not behind)
+        yield from self.context.surveyed(part.first, behind=behind)
 
     def _neighbour(self, part: RepairedSegment) -> RepairedSegment | None:
         """The surveyed segment before this one."""
-        near = (one for one in self.context.segments if one.survey is not None and one.first < part.first)
-        return max(near, key=lambda one: one.first, default=None)
+        return next(self.context.surveyed(part.first, behind=False), None)
 
     def _rows_of(self, part: RepairedSegment) -> dict[int, Row]:
         """The row of each loss of a segment, by its offset."""

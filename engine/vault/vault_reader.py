@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,10 @@ VAULT_OPTIONS = PageOptions(records_twice=True)
 """Options of a vault's page store.  Its log is written twice: it is the only record of which pages belong to which backup."""
 CACHED_BYTES = 64 << 20
 """Size limit of the cache of pieces, in bytes."""
+
+
+_BEHIND_DIGITS = "g"
+"""What sorts behind every digit of an id."""
 
 
 class ForgottenBackupError(InvalidRequestError):
@@ -297,15 +302,17 @@ class VaultReader:
         yield from sorted(heads, key=lambda head: head.first_page)
         yield from unreadable
 
-    def find(self, text: str) -> BackupHead:
-        """The backup with an id that begins with `text`, or the ``latest``.
+    def find(self, text: str, ids: Sequence[int] | None = None) -> BackupHead:
+        """The backup with an id that begins with `text`, or the ``latest``.  `ids`: as `ids()`, for who looks for many.
 
         Raises InvalidRequestError if no backup matches, several do, or it has been forgotten meanwhile; DamageError if it cannot
         be read or may be lost.  ``latest`` never means an earlier backup because a later one cannot be read.
         """
         if text == LATEST:
             return self._latest()
-        named = [one for one in self.ids() if text and f"{one:016x}".startswith(text.lower())]
+        ids = self.ids() if ids is None else ids
+        begin, end = (bisect_left(ids, text.lower() + last, key=_id_text) for last in ("", _BEHIND_DIGITS))
+        named = ids[begin:end] if text else ()
         if text and not named and self.damage:
             raise DamageError(
                 f"{self.path}: {text!r}: no backup that its log still tells of has an id that begins so", self.damage
@@ -381,6 +388,11 @@ class VaultReader:
                 return section
         assert failed is not None
         raise failed
+
+
+def _id_text(backup: int) -> str:
+    """The whole id of a backup as users see it; as texts, ids have the same order as their numbers."""
+    return f"{backup:016x}"
 
 
 def _damaged(finding: Finding) -> DamageError:

@@ -392,7 +392,7 @@ def test_data_with_a_wrong_checksum_is_asked_for_three_times(tmp_path: Path, mon
         client = around.client
         await client.append(PARTITION, Draft(b"right"))
         wrong = [2]
-        real = ClientConnection._reply
+        real = ClientConnection.reply
 
         def say(self: ClientConnection, message: wire.ServerResponse) -> None:
             if isinstance(message, wire.TransactionDataResponse) and wrong[0]:
@@ -402,7 +402,7 @@ def test_data_with_a_wrong_checksum_is_asked_for_three_times(tmp_path: Path, mon
                 message = wire.TransactionDataResponse(message.request_id, message.transaction_id, outcome)
             real(self, message)
 
-        monkeypatch.setattr(ClientConnection, "_reply", say)
+        monkeypatch.setattr(ClientConnection, "reply", say)
         assert await client.data(PARTITION, 0) == b"right"
         wrong[0] = 3
         with pytest.raises(CorruptRecordError, match="3 times"):

@@ -24,8 +24,8 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/durable/quarantine.py",
-        "        highest = max(highest, known[1])\n",
-        "        highest += 1\n",
+        "            highest = max(highest, entry.number)\n",
+        "            highest += 1\n",
         ("tests/durable/test_entries.py::test_no_number_is_given_twice_where_an_earlier_entry_was_moved_away",),
         "two repairs have one number once an entry was moved away, and nothing tells which has to be undone first",
     ),

@@ -64,8 +64,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _SPACE,
-        "        if place < len(self._starts) and self._starts[place] < end:\n            return False\n",
-        "        if place < len(self._starts) and offset < self._starts[place] < end:\n            return False\n",
+        "        if behind is not None and behind < end:\n            return False\n",
+        "        if behind is not None and offset < behind < end:\n            return False\n",
         _OF_SPACE,
         "room that is free already is given back, and two pages get it",
     ),

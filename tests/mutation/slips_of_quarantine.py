@@ -93,8 +93,8 @@ QUARANTINE: tuple[Slip, ...] = (
     ),
     Slip(
         _QUARANTINE,
-        "highest = max(highest, known[1])",
-        "highest = min(highest, known[1])",
+        "highest = max(highest, entry.number)",
+        "highest = min(highest, entry.number)",
         ("tests/durable/test_quarantine.py::test_repairs_are_numbered_in_their_order",),
         "two repairs have one number, and undo takes the wrong one back first",
     ),

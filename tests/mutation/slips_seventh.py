@@ -330,7 +330,7 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/replicas.py",
-        "            if not item.data_ok[:wanted].all():\n                return None\n",
+        "        if not item.data_ok[:wanted].all():\n            return None\n",
         "",
         ("tests/repair/test_replica_rules.py::test_a_record_whose_data_is_wrong_is_held_but_makes_no_row",),
         "records whose data was changed on a replica replace a loss as proven ones",

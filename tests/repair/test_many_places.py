@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, SupportsIndex
@@ -13,15 +14,18 @@ import pytest
 from tests.builders import build_directory, with_marks
 from waltzctl.engine.durable.edits import Edit, Overwrite, Remove
 from waltzctl.engine.inspect import partition_checks
-from waltzctl.engine.log.view import read_control
+from waltzctl.engine.log.view import FileState, SegmentView, read_control
 from waltzctl.engine.losses import Covered, Ids, covered, without
 from waltzctl.engine.repair import marks, recover_ledger
 from waltzctl.engine.repair.arguments import Agreed, Arguments
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.plan import PlanDraft
+from waltzctl.engine.repair.provenance import SegmentSurroundings
 from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_ledger import settle_ledger
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
+from waltzctl.engine.repair.survey import Survey
+from waltzctl.engine.repair.witnesses import Witnesses
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.segment import index_name
 
@@ -46,15 +50,33 @@ class Looked(RepairedSegment):
     """A segment; `looked`: how often one was compared or asked whether it has a data file, in all."""
 
     looked = 0
+    surveyed = 0
 
     def __getattribute__(self, name: str) -> Any:
         if name == "data":
             Looked.looked += 1
+        if name == "survey":
+            Looked.surveyed += 1
         return super().__getattribute__(name)
 
     def __eq__(self, other: object) -> bool:
         Looked.looked += 1
         return self is other
+
+
+class Viewed(tuple[SegmentView, ...]):
+    """Segments as listed; `read`: how many of them were read, in all."""
+
+    __slots__ = ()
+    read = 0
+
+    def __getitem__(self, place: SupportsIndex | slice) -> Any:
+        Viewed.read += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[SegmentView]:
+        Viewed.read += len(self)
+        return super().__iter__()
 
 
 def segments(firsts: Iterable[int]) -> RepairContext:
@@ -97,6 +119,28 @@ def test_a_segment_is_split_in_many_places() -> None:
         context.remove(one)
     assert [one.first for one in context.segments] == [*range(0, MANY + 1, 2)]
     assert Looked.looked <= MANY * 10
+
+
+def test_the_neighbours_of_each_segment_are_found_among_many() -> None:
+    """`recover` and `rebuild-index` looked at every segment for each: a square of their number."""
+    views = Viewed(SegmentView(0, one, FileState(Path("a"), 0, 0, 0), None) for one in range(MANY))
+    around = SegmentSurroundings(None, 0, views)  # type: ignore[arg-type]
+    context = segments(range(MANY))
+    for one in context.segments[1:-1]:
+        one.survey = Survey(one.first, one.first + 1, 0, 0, 1, None, ())
+    Looked.surveyed = Viewed.read = 0
+    witnesses = Witnesses(context)
+    for one in context.segments:
+        before = [one.first - 1] if one.first > 1 else []
+        behind = [one.first + 1] if one.first < MANY - 2 else []
+        assert [found.first for found in islice(context.surveyed(one.first, behind=False), 1)] == before
+        assert [found.first for found in islice(context.surveyed(one.first, behind=True), 1)] == behind
+        found = witnesses._neighbour(one)
+        assert (found and found.first) == (before[0] if before else None)
+        assert around.following(one.first) == (one.first + 1 if one.first + 1 < MANY else None)
+    assert [one.first for one in context.surveyed(4, behind=False)] == [3, 2, 1]
+    assert Looked.surveyed <= MANY * 10
+    assert Viewed.read <= MANY * 20
 
 
 def test_many_segments_are_cut_away() -> None:

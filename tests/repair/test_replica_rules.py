@@ -28,8 +28,18 @@ from waltzctl.engine.repair.replicas import (
     open_replicas,
     same_record,
 )
+from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_records, segment_name
+from waltzctl.formats.segment import (
+    HEADER_SIZE,
+    RECORD_OVERHEAD,
+    Record,
+    SegmentHeader,
+    encode_records,
+    segment_name,
+)
 
 RECORDS = make_records(24, size=20)
 SIZE = 60
@@ -90,6 +100,49 @@ def test_a_record_is_found_by_the_index_or_without_it(
             seg(replica, first).with_suffix(".idx").unlink()
     assert replica.record(0, number) == (RECORDS[number].encode() if held else None)
     assert replica.record(1, number) is None
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_row_is_taken_without_the_rest_of_its_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, last: bool
+) -> None:
+    """For each of a thousand losses, up to all that follows in a segment of long records was read."""
+    path, size = build(tmp_path / "r"), 100_000
+    write_segment(path / "0", make_records(120, first=24, size=size))
+    replica = opened(path)
+    read, real = [0], FileSource.read_into
+
+    def counted(source: FileSource, offset: int, buffer: memoryview) -> int:
+        found = real(source, offset, buffer)
+        read[0] += found
+        return found
+
+    monkeypatch.setattr(FileSource, "read_into", counted)
+    data = seg(replica, 24)
+    if last:  # no intact record behind it tells where it ends
+        flip(data, HEADER_SIZE + 6 * (size + RECORD_OVERHEAD) + 500)
+        flip(data, HEADER_SIZE + 7 * (size + RECORD_OVERHEAD) - 1)
+    (run,) = replica.runs(0, 29, 30) or ()
+    start = HEADER_SIZE + 5 * (size + RECORD_OVERHEAD)
+    assert (run.span.start, run.span.stop) == (start, start + size + RECORD_OVERHEAD)
+    assert read[0] < (3_000_000 if last else 500_000)
+
+
+def test_an_index_that_ends_a_row_within_a_record_costs_nothing(tmp_path: Path) -> None:
+    """Data of a record may look like the record that follows it."""
+    path = build(tmp_path / "r")
+    inner, outer = make_records(2, first=25, size=40), make_records(1, first=24, size=40)
+    around = Record.make(25, inner[0].request_id, 0, inner[1].encode() + bytes(50))
+    write_segment(path / "0", [*outer, around, inner[1]])
+    replica = opened(path)
+    index, start = seg(replica, 24).with_suffix(".idx"), HEADER_SIZE + len(outer[0].encode())
+    data = bytearray(index.read_bytes())
+    data[HEADER_SIZE + 16 : HEADER_SIZE + 24] = (start + 36).to_bytes(8)
+    index.write_bytes(bytes(data))
+    with FileSource(seg(replica, 24)) as source:
+        assert isinstance(read_record_at(source, start + 36, expected_id=26), RecordView)
+    (run,) = replica.runs(0, 25, 26) or ()
+    assert (run.span.start, run.span.stop) == (start, start + len(around.encode()))
 
 
 def test_an_index_that_leads_elsewhere_costs_nothing(replica: ReplicaSegments) -> None:

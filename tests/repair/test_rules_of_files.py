@@ -60,9 +60,10 @@ def view(first: int, *, data: bool = True) -> SegmentView:
     ],
 )
 def test_the_next_data_file_of_a_partition(names: Sequence[int], first: int, following: int | None) -> None:
-    around = SegmentSurroundings(CONTROL, 0, [view(one) for one in names])  # type: ignore[arg-type]
+    around = SegmentSurroundings(CONTROL, 0, [view(one) for one in sorted(names)])  # type: ignore[arg-type]
     assert around.following(first) == following
-    without = SegmentSurroundings(CONTROL, 0, [view(one, data=one != following) for one in names])  # type: ignore[arg-type]
+    seen = [view(one, data=one != following) for one in sorted(names)]
+    without = SegmentSurroundings(CONTROL, 0, seen)  # type: ignore[arg-type]
     assert without.following(first) == min((one for one in names if one > (following or 9)), default=None)
     context = RepairContext(None, CONTROL, 0, Path(), False, around)  # type: ignore[arg-type]
     context.segments = [RepairedSegment(one, Path("a"), Path("b"), state("a"), None) for one in names]

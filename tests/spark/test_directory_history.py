@@ -21,7 +21,6 @@ from tests.inspect.helpers import age, flip, idx, patch, seg
 from tests.spark.streaming import Query, findings, ids
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, StalePlanError
 from waltzctl.engine.inspect.segment_checks import FilesChangedError
-from waltzctl.engine.log import places
 from waltzctl.engine.spark import stream_directory
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss
@@ -153,7 +152,7 @@ def test_a_directory_that_cannot_be_listed_is_not_told_as_none(storage: Path, mo
     def fails(_path: object) -> list[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(storage))
 
-    monkeypatch.setattr(places, "names", fails)
+    monkeypatch.setattr(os, "listdir", fails)
     with pytest.raises(DiskReadError, match="Input/output error"):
         looked(storage)
 
