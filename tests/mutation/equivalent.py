@@ -1652,7 +1652,7 @@ _REPAIR = (
     ),
     *(
         Equivalent(
-            "engine/repair/replicas.py", "_offset", old, new, "a scan finds the record in the same place, at a cost"
+            "engine/repair/replicas.py", "_listed", old, new, "a scan finds the record in the same place, at a cost"
         )
         for old, new in (
             ("if hint is not None:", "if False:"),
@@ -2139,7 +2139,7 @@ _REPAIR = (
     ),
     Equivalent(
         "engine/repair/replicas.py",
-        "_offset",
+        "_listed",
         "if isinstance(found, RecordView):",
         "if False:",
         "a scan finds the record in the same place, at a cost",

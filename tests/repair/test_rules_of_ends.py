@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -21,7 +22,7 @@ from waltzctl.engine.losses import BelowMark, BelowProof
 from waltzctl.engine.repair.content import FileSpan
 from waltzctl.engine.repair.recover_losses import LossPlanner
 from waltzctl.engine.repair.recover_overlaps import Outcome, OverlapPlanner
-from waltzctl.engine.repair.repaired_segments import RepairedSegment
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
 from waltzctl.engine.repair.replica_records import ReplicaRecords
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaRun, WitnessRecord
 from waltzctl.engine.repair.survey import Loss, Survey
@@ -32,7 +33,12 @@ from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
 def among(*parts: RepairedSegment, loss: bool = False) -> SimpleNamespace:
     """A partition with these segments, which is asked for nothing else."""
-    return SimpleNamespace(partition=0, segments=list(parts), allow_data_loss=loss)
+    by_first = {one.first: one for one in parts}
+    made = SimpleNamespace(
+        partition=0, segments=list(parts), allow_data_loss=loss, _firsts=sorted(by_first), _by_first=by_first
+    )
+    made.surveyed = functools.partial(RepairContext.surveyed, made)
+    return made
 
 
 # --- the nearest intact records -------------------------------------------------------------------------------------------
@@ -381,7 +387,7 @@ def test_a_torn_end_is_a_part_of_what_is_lost_at_the_end(
     tail: Loss | None, proven: Evidence, more: dict[str, object], held: int, stood: int, said: list[object]
 ) -> None:
     """What a replica has in as many bytes as are here was here, and comes back as well; of what was not read nothing does."""
-    part = SimpleNamespace(tail=tail, survey=None)
+    part = SimpleNamespace(first=0, tail=tail, survey=None)
     planner = Asked(among(), (), 9, 9, held=held, stood=stood)  # type: ignore[arg-type]
     planner.end(part, 8, 9, proven, **more)  # type: ignore[arg-type]
     assert planner.said == said
@@ -396,7 +402,7 @@ def test_a_torn_end_is_a_part_of_what_is_lost_at_the_end(
     ],
 )
 def test_what_came_back_takes_the_place_of_a_torn_end(tail: Loss, held: int, said: list[str]) -> None:
-    part = SimpleNamespace(tail=tail, survey=None)
+    part = SimpleNamespace(first=0, tail=tail, survey=None)
     planner = Asked(among(loss=True), [SimpleNamespace()], 9, 9, held=held)  # type: ignore[arg-type, list-item]
     planner.end(part, 8, 9, Evidence(mark=10))  # type: ignore[arg-type]
     assert [one for one in planner.said if isinstance(one, str)] == said
