@@ -152,9 +152,10 @@ def test_a_directory_that_cannot_be_listed_is_not_told_as_none(storage: Path, mo
     def fails(_path: object) -> list[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(storage))
 
-    monkeypatch.setattr(os, "listdir", fails)
-    with pytest.raises(DiskReadError, match="Input/output error"):
-        looked(storage)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", fails)
+        with pytest.raises(DiskReadError, match="Input/output error"):
+            looked(storage)
 
 
 # ---- how far it may be read ----------------------------------------------------------------------------------------------
