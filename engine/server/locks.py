@@ -46,14 +46,18 @@ class LockTable:
             raise ValueError(f"a table of locks with {size} slots")
         self.size = size
         self._loops = wire_code.chooser(compiled)
-        self._written = array("q")
-        self._in_flight = array("q")
-        self.reset(high_water_mark)
+        self._mark = high_water_mark
+        self._table: tuple[array[int], array[int]] | None = None
 
     def reset(self, high_water_mark: int) -> None:
         """Set every lock to "written by transaction `high_water_mark`", with nothing in flight."""
-        self._written = array("q", [high_water_mark]) * self.size
-        self._in_flight = array("q", bytes(8)) * self.size
+        self._mark, self._table = high_water_mark, None
+
+    def _slots(self) -> tuple[array[int], array[int]]:
+        """Last writers and transactions in flight; made for the first locks: half a megabyte that many partitions never need."""
+        if self._table is None:
+            self._table = array("q", [self._mark]) * self.size, array("q", bytes(8)) * self.size
+        return self._table
 
     def admit(self, held: HeldLocks, most: int) -> list[int]:
         """Check appends in their order, until `most` are admitted or one has to wait for a transaction in flight.
@@ -66,7 +70,7 @@ class LockTable:
         state[ROWS] = most
         verdicts = array("q", bytes(8 * len(held)))
         loops = self._loops()
-        self._check(loops.admit_appends(state, self._written, self._in_flight, held.appends, held.locks, verdicts))
+        self._check(loops.admit_appends(state, *self._slots(), held.appends, held.locks, verdicts))
         return verdicts[: state[TAKEN]].tolist()
 
     def commit(self, held: HeldLocks, transaction_id: int) -> None:
@@ -80,7 +84,7 @@ class LockTable:
     def _settle(self, held: HeldLocks, transaction_id: int) -> None:
         state = self._state(held)
         state[EXPECTED] = transaction_id
-        self._check(self._loops().settle_appends(state, self._written, self._in_flight, held.appends, held.locks))
+        self._check(self._loops().settle_appends(state, *self._slots(), held.appends, held.locks))
 
     def _state(self, held: HeldLocks) -> State:
         state = new_state()

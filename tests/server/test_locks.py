@@ -59,13 +59,19 @@ class Table(LockTable):
     def last_written(self, held: HeldLocks) -> int:
         """What it would be refused by if nothing were in flight and its client knew nothing; -1 when nothing can."""
         of = replace(held, appends=array("q", [_NOTHING, held.appends[1]]))
-        in_flight, self._in_flight = self._in_flight, array("q", bytes(8)) * self.size
+        written, in_flight = self._slots()
+        self._table = written, array("q", bytes(8)) * self.size
         try:
             (verdict,) = self.admit(of, 1)
             assert verdict != ADMITTED
             return verdict
         finally:
-            self._in_flight = in_flight
+            self._table = written, in_flight
+
+
+def in_flight(table: LockTable) -> array[int]:
+    """How many transactions in flight each slot counts."""
+    return table._slots()[1]
 
 
 @cache
@@ -73,7 +79,7 @@ def slots_of(lock: int, size: int) -> frozenset[int]:
     """The slots that a table of `size` marks for a lock."""
     table = Table(-1, size)
     assert table.begin(table.held(of("write", lock)))
-    return frozenset(slot for slot, count in enumerate(table._in_flight) if count)
+    return frozenset(slot for slot, count in enumerate(in_flight(table)) if count)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,6 +126,18 @@ def test_a_parent_that_is_read_and_a_child_that_is_appended_to() -> None:
         assert table.last_written(table.held(locks)) <= 0
         table.commit(table.held(locks), transaction)
     assert table.last_written(table.held(AppendLocks(write=(parent, child)))) == 3
+
+
+def test_a_table_takes_memory_from_the_first_locks_on() -> None:
+    """Half a megabyte, of each of thousands of partitions; until then every lock is as it was at the start, or the last reset."""
+    table, held = LockTable(4), held_locks([(3, of("write", 1)), (7, of("write", 2))])
+    assert table._table is None
+    table.reset(7)
+    assert table._table is None
+    assert table.admit(held, 2) == [7, ADMITTED]
+    assert sum(in_flight(table)) == 3
+    table.reset(8)
+    assert table._table is None
 
 
 def test_a_reset_counts_everything_as_written() -> None:
@@ -196,7 +214,7 @@ def test_a_slot_stays_in_flight_until_the_last_one_that_marked_it_is_decided() -
     assert not table.begin(table.held(of("read", other)))
     table.give_up(table.held(of("append", other)))
     assert table.begin(table.held(of("read", other)))
-    assert {*table._in_flight} == {0}
+    assert {*in_flight(table)} == {0}
 
 
 class _Table(RuleBasedStateMachine):
@@ -244,7 +262,7 @@ class _Table(RuleBasedStateMachine):
     def teardown(self) -> None:
         for one in self.in_flight:
             self.table.give_up(self.table.held(one))
-        assert {*self.table._in_flight} == {0}, "nothing stays in flight"
+        assert {*in_flight(self.table)} == {0}, "nothing stays in flight"
 
 
 @st.composite
@@ -279,7 +297,7 @@ def test_appends_that_come_together_are_judged_as_one_by_one(
             told += verdict
             admitted += [held_locks([one])] if verdict == [ADMITTED] else []
         assert together.admit(held, most) == told
-        assert together._in_flight == alone._in_flight
+        assert in_flight(together) == in_flight(alone)
         begun, transaction = 0, 20
         for fine, group in groupby(told, ADMITTED.__eq__):
             count = len([*group])
@@ -290,7 +308,7 @@ def test_appends_that_come_together_are_judged_as_one_by_one(
             begun += count
         for place, one_held in enumerate(admitted, 20):
             alone.commit(one_held, place) if end == "commit" else alone.give_up(one_held)
-        assert (together._in_flight, together._written) == (alone._in_flight, alone._written)
+        assert together._slots() == alone._slots()
 
     in_every_form(check)
 
