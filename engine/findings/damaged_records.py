@@ -94,9 +94,10 @@ class Tail:
     def lost(self, expected: int) -> int | None:
         """How many acknowledged transactions were lost in the torn tail; None where perhaps none was.
 
-        What is missing at the end of the log is counted from the transaction after these.
+        What is missing at the end of the log is counted from the transaction after these.  In front of another segment nothing
+        is left open: also where intact records in a tail keep it from being cut, what the next segment holds is not lost.
         """
-        if self.harmless(expected) or (self.last and self.mark is None):
+        if self.last and (self.mark is None or self.harmless(expected)):
             return None
         if self.following is not None:
             return max(0, self.following - expected)

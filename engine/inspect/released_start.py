@@ -231,16 +231,18 @@ class _PartitionStart:
         for path in special:
             self._refuse(_Refused(path, f"{path.name} is {places.still_special(path) or 'gone'}"))
         states = [one.data for one in view.data_segments if one.data is not None] + [one.data for one in view.strays]
-        opened: list[_Opened] = []
+        opened: dict[PurePath, _Opened] = {}
         for state in states:
             try:
-                found = self._open(state)
+                opened[state.path] = self._open(state)
             except _Refused as refusal:
                 self._refuse(refusal)
-                continue
-            opened.append(found)
-            self._report_dropped(state.path, found)
-        last = max(opened, key=lambda one: one.first, default=None)
+        held = [(one.first, one.next_id - 1) for one in opened.values()]
+        for path, found in opened.items():
+            # what a failed write left in front of the next segment is cut, and that transaction stands there
+            cut = found.damaged_acknowledged and bool(hidden([(found.next_id, found.next_id)], held))
+            self._report_dropped(path, replace(found, damaged_acknowledged=cut))
+        last = max(opened.values(), key=lambda one: one.first, default=None)
         if not states and not special:
             self._create_first_segment()
         elif last is not None:

@@ -145,7 +145,7 @@ def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Ite
     last_one = stretches[-1] if stretches else None
     if last_one is not None and (last_one.uncertain or not last_one.known):
         return
-    last = max((one.accounted for one in stretches), default=-1)
+    last = max(map(_reach, stretches, [*stretches[1:], None]), default=-1)
     segment = None if last_one is None else last_one.segment
     if mark is not None and last < mark:
         yield BelowMark(last + 1, mark, segment)
@@ -155,6 +155,12 @@ def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Ite
     if max(proven.names, by_index) > following:
         stop = max(proven.names, by_index)
         yield BelowProof(following, stop, segment, by_index == stop)
+
+
+def _reach(one: Stretch, behind: Stretch | None) -> int:
+    """The id of a segment's last record; a torn one with which the segment `behind` begins counts there, if it is there."""
+    repeated = one.torn and one.next_id is None and behind is not None and behind.begins == one.accounted
+    return one.accounted - repeated
 
 
 def losses(

@@ -216,14 +216,14 @@ class _Walk:
                 before, tail, "the next segment holds what belongs behind it", loses=bool(self.losses.replicas)
             )
             return
-        if tail.kept or tail.doubtful:
+        if tail.kept:
             return
-        if tail.out_of_order:
+        if tail.out_of_order or tail.doubtful:
             if context.allow_data_loss:
                 self.losses.cut_tail(before, tail, "the next segment holds what belongs behind it", loses=True)
             else:
                 said = "the next segment holds what belongs there"
-                self.losses.leave_tail(before, tail, said)
+                self.losses.leave_tail(before, tail, said, following=self.expected)
             return
         context.draft.step(
             "cut-torn-tail", before.data_path, context.partition, "the next segment holds what belongs behind it",

@@ -194,6 +194,22 @@ def test_an_acknowledged_record_at_the_end_would_be_cut(tmp_path: Path, mark: in
     assert starts is (not told)
 
 
+@pytest.mark.parametrize("mark", [19, 20, 29])
+@pytest.mark.parametrize("held", [False, True])
+def test_what_a_failed_write_left_is_no_record_if_the_next_segment_has_it(
+    tmp_path: Path, mark: int, *, held: bool
+) -> None:
+    storage = build(tmp_path, mark=mark)
+    with seg(storage, 0, 10).open("ab") as file:
+        file.write(seg(storage, 0, 20).read_bytes()[HEADER_SIZE : HEADER_SIZE + RECORD - 1])
+    if not held:
+        for one, size in ((seg(storage, 0, 20), HEADER_SIZE), (idx(storage, 0, 20), HEADER_SIZE)):
+            os.truncate(one, size)
+    starts, found = about_release(storage)
+    assert starts is True
+    assert ["acknowledged" in one.message for one in found] == ([] if held or mark == 19 else [True])
+
+
 @pytest.mark.parametrize("entries", [0, 3])
 @pytest.mark.parametrize("first", [29, 30, 40])
 def test_an_orphan_index_blocks_a_later_roll_over(storage: Path, first: int, entries: int) -> None:

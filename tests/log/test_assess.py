@@ -177,6 +177,10 @@ def _end(stretches: Sequence[Stretch], proven: Evidence = _NOTHING, mark: int | 
     return list(end(stretches, proven, mark))
 
 
+_TORN = replace(WHOLE, next_id=None, accounted=10, torn=True)
+_EMPTY = Stretch(10, 10, 10, 9)
+
+
 @pytest.mark.parametrize(
     ("stretches", "mark", "found"),
     [
@@ -186,6 +190,13 @@ def _end(stretches: Sequence[Stretch], proven: Evidence = _NOTHING, mark: int | 
         ([WHOLE], 15, [BelowMark(10, 15, 0)]),
         ([WHOLE, behind()], 20, [BelowMark(20, 20, 10)]),
         ([replace(WHOLE, accounted=30), behind()], 31, [BelowMark(31, 31, 10)]),
+        ([_TORN], 10, []),
+        ([_TORN, _EMPTY], 9, []),
+        ([_TORN, _EMPTY], 10, [BelowMark(10, 10, 10)]),
+        ([_TORN, _EMPTY], 12, [BelowMark(10, 12, 10)]),
+        ([_TORN, replace(_EMPTY, segment=11, begins=11, accounted=10)], 10, []),
+        ([replace(_TORN, next_id=11), _EMPTY], 10, []),
+        ([replace(_TORN, torn=False), _EMPTY], 10, []),
         ([replace(WHOLE, uncertain=True)], 15, []),
         ([replace(WHOLE, known=False)], 15, []),
         ([replace(WHOLE, uncertain=True), behind()], 21, [BelowMark(20, 21, 10)]),

@@ -280,11 +280,11 @@ def test_segments_are_looked_at_in_their_order(
         ({}, True, True, "cut", "cut"),
         ({"unread": True}, False, False, None, None),
         ({"either": True}, False, False, None, None),
-        ({"doubtful": True}, False, False, None, None),
+        ({"doubtful": True}, False, False, "left", "cut, loses True"),
         ({"cause": Code.RECORD_ORDER}, False, False, "left", "cut, loses True"),
         ({"cause": Code.RECORD_ORDER}, True, False, "cut, loses False", "cut, loses False"),
         ({"cause": Code.RECORD_ORDER}, True, True, "cut, loses True", "cut, loses True"),
-        ({"cause": Code.RECORD_ORDER, "doubtful": True}, False, False, None, None),
+        ({"cause": Code.RECORD_ORDER, "doubtful": True}, False, False, "left", "cut, loses True"),
         ({"cause": Code.RECORD_ORDER, "either": True}, True, True, "cut, loses True", "cut, loses True"),
     ],
 )
@@ -302,7 +302,7 @@ def test_what_becomes_of_bytes_in_front_of_a_segment_that_begins_with_the_next_i
         losses = SimpleNamespace(
             rivals=SimpleNamespace(superfluous=lambda *_: against), replicas=[1] if replica else [],
             cut_tail=lambda *_, loses: said.append(f"cut, loses {loses}"),
-            leave_tail=lambda *_: said.append("left"),
+            leave_tail=lambda *_, following: said.append("left"),
         )  # fmt: skip
         _Walk(context, losses, 9, None, Evidence(), ())._surplus_bytes(before)  # type: ignore[arg-type]
         assert said == ["cut-torn-tail 300 60" if wanted == "cut" else wanted] if wanted else not said

@@ -13,13 +13,26 @@ import pytest
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age
 from tests.memory import in_memory
-from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, kept_bytes, offset_of, opened
+from tests.storage.support import (
+    LAYOUTS,
+    built,
+    codes,
+    damage,
+    data_path,
+    expected_data,
+    index_path,
+    kept_bytes,
+    offset_of,
+    opened,
+)
 from waltzctl.engine.errors import (
     CorruptRecordError,
 )
-from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.spark.data_loss import is_loss
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
@@ -64,12 +77,31 @@ def test_what_a_failed_write_left_in_a_sealed_segment_costs_nothing(tmp_path: Pa
         with data_path(tmp_path, first).open("ab") as file:
             file.write(torn)
     found = {one.segment: one for one in verify([age(tmp_path)]) if isinstance(one, Finding)}
-    assert [(one.code, one.severity, one.missing) for one in found.values()] == [("torn-tail", "repairable", None)] * 2
+    assert [(one.code, one.severity, one.missing) for one in found.values()] == [("torn-tail", "repairable", 0)] * 2
     with opened(tmp_path) as storage:
         assert not storage.partition(0).quarantined
         assert storage.partition(0).max_transaction_id == 29
     assert [one for one in verify([tmp_path]) if isinstance(one, Finding)] == []
     assert torn in kept_bytes(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 50, HEADER_SIZE])
+@pytest.mark.parametrize(("mark", "lost"), [(9, None), (10, 1), (12, 3)])
+def test_a_torn_tail_in_front_of_an_empty_segment_hides_no_loss(
+    tmp_path: Path, size: int, mark: int, lost: int | None
+) -> None:
+    """The transaction of which it is a part would be in the next segment, and is not there."""
+    built(tmp_path, 20, mark=mark)
+    with data_path(tmp_path).open("ab") as file:
+        file.write(make_records(1, first=10, size=500, seed=1)[0].encode()[:300])
+    os.truncate(data_path(tmp_path, 10), size)
+    os.truncate(index_path(tmp_path, 10), HEADER_SIZE)
+    found = [one for one in verify([age(tmp_path)]) if isinstance(one, Finding)]
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined is (lost is not None)
+        for told in (found, partition.findings):
+            assert [one.missing for one in told if one.severity is Severity.DAMAGE] == ([] if lost is None else [lost])
 
 
 def test_records_behind_the_end_of_a_sealed_segment_are_left_to_a_person(tmp_path: Path) -> None:
@@ -81,6 +113,26 @@ def test_records_behind_the_end_of_a_sealed_segment_are_left_to_a_person(tmp_pat
     with opened(tmp_path) as storage:
         assert storage.partition(0).quarantined
     assert data_path(tmp_path).read_bytes() == before
+
+
+@pytest.mark.parametrize("within", [10, 11])
+def test_records_in_what_stands_behind_a_sealed_segment_are_no_loss(tmp_path: Path, within: int) -> None:
+    """Only a person may have it cut; the next segment holds what would be lost, so that nothing is missing."""
+    records = built(tmp_path, 30)
+    torn = make_records(1, first=10, size=500)[0].encode()
+    with data_path(tmp_path).open("ab") as file:
+        file.write(torn[:60] + records[within].encode() + bytes(40))
+    (found,) = [one for one in verify([age(tmp_path)]) if isinstance(one, Finding)]
+    assert (found.code, found.severity, found.missing) == ("torn-tail", Severity.DAMAGE, 0)
+    assert not is_loss(found)
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).quarantined
+    (left,) = plan_recover(tmp_path).plan.undecided
+    assert (left.code, left.missing) == ("torn-tail", 0)
+    apply(plan_recover(tmp_path, allow_data_loss=True), arguments=())
+    assert [one for one in verify([tmp_path]) if isinstance(one, Finding)] == []
+    assert data_path(tmp_path).read_bytes()[HEADER_SIZE:] == expected_data(records[:10])
+    assert torn[:60] + records[within].encode() in kept_bytes(tmp_path)
 
 
 @pytest.mark.parametrize(
