@@ -20,7 +20,7 @@ class ClientOptions:
     ahead: int = 4096
     """Transactions of a feed that are queued for a slower reader; beyond, nothing is read from the server."""
     nudge: float = 5.0
-    """Time without a decided append after which a flush is sent."""
+    """Time without a decided append after which a flush is sent; at least a twentieth of a second."""
     first_retry: float = 0.05
     """Pause before the first retry; it doubles with each further retry."""
     longest_retry: float = 5.0

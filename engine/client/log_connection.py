@@ -84,6 +84,11 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
         )
         self._probe.add_done_callback(taken)
 
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is read, since `pause`."""
+        return not self._reading
+
     def pause(self) -> None:
         """Stop reading: TCP flow control then stops the server."""
         if self._transport is not None and not self._transport.is_closing():

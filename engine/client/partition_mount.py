@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from waltzctl.engine.client.log_transaction import Draft, Lock, Transaction
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
+from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.futures import fail, taken
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
@@ -48,8 +50,8 @@ class OversizedAppendError(InvalidRequestError):
 
 SPENT_AT = LAST_SEQUENCE - (1 << 20)
 """After this sequence number a client id makes no new appends; the numbers above are for mounts, flushes and repeated appends."""
-_LONGEST_UNANSWERED = 300.0
-"""The most seconds that a mount request is given for its answer."""
+_SHORTEST_UNANSWERED, _LONGEST_UNANSWERED = 0.05, 300.0
+"""The fewest and the most seconds that a request is given for its answer before the next mount request; `nudge` may be 0."""
 Connect = Callable[[Address], Awaitable[LogConnection]]
 """Opens a connection to a log server.  Raises PeerError."""
 
@@ -178,24 +180,32 @@ class Mount:
         if not self._queue_has_room:
             return  # `go_on` mounts later
         self._mount_id = self._next_id()
+        self._unanswered = min(max(self._nudge, 2 * self._unanswered), _LONGEST_UNANSWERED)
+        self._await_mount()  # first: it asks again also where an error (MemoryError) leaves the request unsent
         with contextlib.suppress(PeerError):  # the connection then calls `lost` as well
             connection.send(wire.MountRequest(self._mount_id, self.position, sequence))
-            self._unanswered = min(max(self.options.nudge, 2 * self._unanswered), _LONGEST_UNANSWERED)
-            self._await_mount()
 
     def _await_mount(self) -> None:
         """Mount again unless there is an answer in time, or transactions come in front of it.
 
         A released server that gets no session for a moment, say because ZooKeeper does not answer, leaves the request without an
         answer, and goes on with later ones.  Each time it is given twice as long: if it only waits, it will answer all of them.
+
+        While the connection is paused nothing comes, whatever the server sends, and each request would have it send all that is
+        behind `position` once more.
         """
         if self._mount_timer is not None:
             self._mount_timer.cancel()
-        self._mount_timer = self._loop.call_later(self._unanswered, self._mount_due, self.position)
+        due = self._loop.time() + self._unanswered
+        self._mount_timer = self._loop.call_at(due, self._mount_due, self.position, due)
 
-    def _mount_due(self, position: int) -> None:
-        if position != self.position or not self._queue_has_room:
+    def _mount_due(self, position: int, due: float) -> None:
+        paused = self._connection is not None and self._connection.paused
+        if position != self.position or paused or not self._queue_has_room:
             self._await_mount()
+        elif self._loop.time() - due > HELD_UP:
+            # what came meanwhile is read first; the next look decides, as the loop may be late again and again
+            self._mount_timer = self._loop.call_later(_SHORTEST_UNANSWERED, self._mount_due, position, math.inf)
         else:
             self._mount_again()
 
@@ -538,7 +548,11 @@ class Mount:
         """Start the timer that sends a flush if no append is decided within `nudge` seconds, and mounts again if that is not."""
         if self._nudge_timer is None:
             reached = self._oldest(), self.position
-            self._nudge_timer = self._loop.call_later(self.options.nudge, self._nudge_due, *reached)
+            self._nudge_timer = self._loop.call_later(self._nudge, self._nudge_due, *reached)
+
+    @property
+    def _nudge(self) -> float:
+        return max(self.options.nudge, _SHORTEST_UNANSWERED)
 
     def _oldest(self) -> int:
         """The sequence number of the first append or flush that is not decided; there is one."""
@@ -549,6 +563,7 @@ class Mount:
         self._nudge_timer = None
         if not (self._pending or self._flushes) or self._connection is None or not self.ready.is_set():
             return
+        self._start_nudge_timer()  # first: an error (MemoryError) below is not the end of it
         self._connection.ask_after(self.options.nudge)
         if self._oldest() == oldest:
             if not self._flushes:
@@ -560,8 +575,6 @@ class Mount:
                 # a released server that gets no session for a moment leaves a flush without an answer, and a feed without an end
                 self.ready.clear()
                 self._mount_again()
-                return
-        self._start_nudge_timer()
 
 
 def _ids(locks: Collection[Lock], place: int) -> tuple[int, ...]:

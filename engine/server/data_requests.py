@@ -99,7 +99,12 @@ class DataRequests:
         if not self._window.begin(self._on_slot_granted):
             return False
         # the task ends the read, and not its coroutine, which does not run at all if it is cancelled before it begins
-        self._connection.begin_task(self._answer_read(request, paused)).add_done_callback(self._read_ended)
+        try:
+            task = self._connection.begin_task(self._answer_read(request, paused))
+        except BaseException:  # for instance MemoryError: no task ends it, and all connections share the slots
+            self._window.end()
+            raise
+        task.add_done_callback(self._read_ended)
         return True
 
     def _on_slot_granted(self) -> None:

@@ -39,7 +39,7 @@ class Owner:
     """A process: host name, id, and its start in clock ticks since boot, which tells it from a later process with the same id.
 
     `boot`: the start of the machine.  `namespace`: where the id is the process's (pid_namespaces(7)): a container may have the
-    machine's host name, and ids of its own.  Both are empty in files of earlier versions.
+    machine's host name, and ids of its own.  Both are empty in files of earlier versions, and where the system does not tell.
     """
 
     host: str
@@ -56,7 +56,7 @@ class Owner:
         if self.host != socket.gethostname():
             return None
         try:
-            if self.boot == boot() and self.namespace != _namespace():
+            if self.boot and self.boot == boot() and self.namespace != _namespace():
                 return None
             found = _process(self.pid)
         except OSError:
@@ -69,7 +69,10 @@ def _namespace() -> str:
 
 
 def _owner(pid: int, started: int) -> Owner:
-    return Owner(socket.gethostname(), pid, started, boot(), _namespace())
+    try:
+        return Owner(socket.gethostname(), pid, started, boot(), _namespace())
+    except (FileNotFoundError, PermissionError):  # a sandbox may show neither; any other error is of this moment
+        return Owner(socket.gethostname(), pid, started)
 
 
 def _process(pid: int) -> tuple[str, int, int] | None:

@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from tests.client.log_in_process import OPTIONS, Bulk, InProcess, drafts, named, quiet, run
+from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.client.partition_mount import SPENT_AT
 from waltzctl.engine.errors import PeerUnreachableError
@@ -267,6 +268,48 @@ def test_a_flush_that_a_server_leaves_unanswered_is_decided_by_the_next_mount(ap
         assert made.log.mounts == 2
 
     run(test, replace(OPTIONS, nudge=5.0))
+
+
+@pytest.mark.parametrize("kind", [wire.FlushRequest, wire.MountRequest])
+def test_a_moment_without_memory_in_which_appends_are_asked_for_is_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, kind: type
+) -> None:
+    """Nothing was sent any more, and all calls waited for their deadlines."""
+    real, failed = LogConnection.send, list[object]()
+
+    def send(connection: LogConnection, message: wire.ClientRequest) -> None:
+        if isinstance(message, kind) and not failed:
+            failed.append(message)
+            raise MemoryError
+        real(connection, message)
+
+    async def test(made: InProcess) -> None:
+        bulk = Bulk(made, drafts(range(1)), timeout=100.0)
+        await quiet()
+        made.log.pass_over()
+        made.log.silent = 1  # the flush, so that the next mount decides
+        monkeypatch.setattr(LogConnection, "send", send)
+        await asyncio.sleep(30.0)
+        assert failed
+        assert made.log.under_way == named([0])
+        made.log.commit()
+        assert await bulk.task == 1
+
+    run(test, replace(OPTIONS, nudge=5.0))
+
+
+def test_a_mount_has_time_for_its_answer_also_without_a_nudge() -> None:
+    """With a `nudge` of 0 one followed the other, and none was the last one when its answer came."""
+
+    async def test(made: InProcess) -> None:
+        made.moves(2)
+        bulk = Bulk(made, drafts(range(1)))
+        await quiet()
+        assert (made.log.mounts, made.log.under_way) == (2, named([0]))
+        made.log.commit()
+        assert await bulk.task == 1
+
+    run(test, replace(OPTIONS, nudge=0.0))
 
 
 def test_a_feed_that_a_server_has_given_up_is_begun_again() -> None:

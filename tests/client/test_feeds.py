@@ -14,7 +14,7 @@ import pytest
 from tests.client.log_in_process import OTHER, LogInProcess, quiet
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
-from tests.simulation.virtual_time import simulate
+from tests.simulation.virtual_time import hold_up, simulate
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
@@ -41,7 +41,9 @@ class FeedingServer(LogInProcess):
     def _answer(self, message: Any) -> None:
         match message:
             case wire.MountRequest():
-                self.say(wire.MountResponse(message.request_id, self.state))
+                self.mounts += 1
+                if self.mounts > self.silent:
+                    self.say(wire.MountResponse(message.request_id, self.state))
             case wire.FeedRequest():
                 self.asked.append(message)
             case wire.TransactionDataRequest():
@@ -88,6 +90,50 @@ def test_a_reader_goes_on_whosever_transaction_it_is_with_which_half_of_what_was
         await quiet()
         assert reading.done()
         assert await reading == [*((0, number) for number in range(4)), (1, 0), (0, 4), (0, 5)]
+
+    run(test)
+
+
+def test_a_mount_is_not_asked_for_again_while_its_reader_is_behind() -> None:
+    """It is answered behind all that there is; each further one would have a released server send all that once more."""
+
+    async def test(server: FeedingServer, client: LogClient, _directory: Directory) -> None:
+        server.silent = 1
+        feed = client.feed(0)
+        first = asyncio.ensure_future(anext(feed))
+        await quiet()
+        server.say(*fed(0, *range(AHEAD + 1)))
+        await first
+        for _ in range(AHEAD // 2 - 1):
+            await anext(feed)
+            assert not server.read
+            await asyncio.sleep(100.0)
+        assert server.mounts == 1
+        await anext(feed)
+        assert server.read
+        await asyncio.sleep(10.1)  # now the server has really left it unanswered
+        assert server.mounts == 2
+        await feed.aclose()
+
+    run(test)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_mount_is_not_asked_for_again_before_what_came_meanwhile_is_read(answered: bool) -> None:
+    """Behind a stop of the process the loop comes to its timers before its sockets."""
+
+    async def test(server: FeedingServer, client: LogClient, _directory: Directory) -> None:
+        server.silent = 1
+        feed = client.feed(0)
+        first = asyncio.ensure_future(anext(feed))
+        await quiet()
+        hold_up(100.0)
+        if answered:
+            asyncio.get_running_loop().call_later(0.0, lambda: server.say(*fed(0, 0)))
+        await asyncio.sleep(1.0)
+        assert (server.mounts, first.done()) == ((1, True) if answered else (2, False))
+        first.cancel()
+        await asyncio.wait([first])
 
     run(test)
 

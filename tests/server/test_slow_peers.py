@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,6 +240,32 @@ def test_so_much_data_is_read_at_a_time_over_all_connections(tmp_path: Path, mon
             assert reads.most == 3
             for peer in peers:
                 peer.close()
+
+    run(work())
+
+
+def test_a_read_that_does_not_begin_for_lack_of_memory_takes_no_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All connections share them: they would be used up one by one."""
+    options = replace(QUICK, limits=PortLimits(reads=1), cache=NOTHING_CACHED)
+
+    def fails(_self: ClientConnection, work: Coroutine[Any, Any, None], **_more: Any) -> asyncio.Task[None]:
+        work.close()
+        raise MemoryError
+
+    async def work() -> None:
+        async with written(tmp_path, options, b"some data", 3) as server:
+            peer, other = Peer(server), Peer(server)
+            with monkeypatch.context() as patched:
+                patched.setattr(ClientConnection, "begin_task", fails)
+                with pytest.raises(MemoryError):
+                    peer.ask(1)
+            peer.close()  # as the loop does
+            other.ask(3)
+            await until(lambda: other.given == 3)
+            assert server.port.reads.used == 0
+            other.close()
 
     run(work())
 

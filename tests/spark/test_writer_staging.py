@@ -101,6 +101,25 @@ def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.
         assert left.is_dir()
 
 
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EACCES])
+def test_a_system_that_does_not_tell_its_start_is_written_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """Some sandboxes do not: a process is known there by its id and start."""
+
+    def boot() -> str:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(staging, "boot", boot)
+    path = tmp_path / "new"
+    writer = begin(path)
+    with pytest.raises(RefusedError, match="which runs;"):
+        begin(path)
+    writer.commit([writer.write(iter([rows(0, make_records(3))]))])
+    assert nothing_left(path, empty=True)
+    assert replace(staging.driver(), started=1).alive is False
+
+
 @pytest.mark.parametrize("what", ["owner", "stat"])
 def test_what_a_running_process_prepares_stays_where_it_cannot_be_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
