@@ -1,7 +1,8 @@
 """Retention: which backups are kept, a pure function of their heads.
 
-Backups are grouped by source; partial ones also by their set of partitions, as none of them can replace a complete one.  Within a
-group they are ordered by when they were made (`first_page`, not the clock), newest first.
+Backups are grouped by source and by the key of its cluster, as another cluster's directory may come to the same path; partial
+ones also by their set of partitions, as none of them can replace a complete one.  Within a group they are ordered by when they
+were made (`first_page`, not the clock), newest first.
 
 A rule such as ``daily: 7`` keeps the newest backup of each of the last seven days that have one.  A backup is kept if any rule
 keeps it.  Hours, days, weeks, months and years are in UTC, weeks as in ISO 8601.
@@ -9,6 +10,7 @@ keeps it.  Hours, days, weeks, months and years are in UTC, weeks as in ISO 8601
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -45,9 +47,10 @@ class Retention:
 
 def kept(heads: Iterable[BackupHead], retention: Retention) -> dict[int, tuple[str, ...]]:
     """The ids of the backups that are kept, each with the rules that keep it."""
-    groups: dict[tuple[str, tuple[int, ...] | None], list[BackupHead]] = defaultdict(list)
+    groups: dict[tuple[str, uuid.UUID | None, tuple[int, ...] | None], list[BackupHead]] = defaultdict(list)
     for one in heads:
-        groups[one.source, tuple(each.partition for each in one.partitions) if one.partial else None].append(one)
+        numbers = tuple(each.partition for each in one.partitions) if one.partial else None
+        groups[one.source, one.cluster_key, numbers].append(one)
     found: dict[int, tuple[str, ...]] = {}
     for group in groups.values():
         newest_first = sorted(group, key=lambda one: one.first_page, reverse=True)

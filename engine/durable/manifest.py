@@ -221,7 +221,8 @@ def locate(storage: Path, name: str) -> Path:
     if (linked and not real.is_relative_to(os.path.realpath(storage))) or path.is_symlink():
         raise RefusedError(
             f"{path}: a symbolic link leads out of {storage}",
-            advice="repair works only inside the storage directory; --partition leaves the others out",
+            advice="repair and undo work only inside the storage directory: put what the link leads to in the link's place for"
+            " that, or, where there is --partition, name the others",
         )
     return path
 

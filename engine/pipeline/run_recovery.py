@@ -20,6 +20,9 @@ a partly created catalog                                    the catalog is remov
 The first case comes of a kill: Spark removes a table that it rebuilds (a materialized view, a full refresh) from the catalog
 first and from the disk afterwards, and refuses to create a table in a directory that has files.
 
+A project that was moved or copied is refused (`check_place`), and so are tables of another format (`check_format`), and
+those that another decoder made (`check_columns`).
+
 A full refresh of a table includes the tables made from it (`project.FOLLOWING`).  At a Spark Connect server of somebody else
 the catalog and the tables may be elsewhere, and nothing is concluded from files of this machine.
 """
@@ -37,13 +40,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.file_status import is_named, names_in
-from waltzctl.engine.errors import DiskError, PipelineError
+from waltzctl.engine.durable.file_status import NOTHING_THERE, is_named, names_in
+from waltzctl.engine.errors import (
+    DiskError,
+    DiskReadError,
+    InvalidRequestError,
+    PipelineError,
+    RefusedError,
+    write_error,
+)
 from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, key_there, lost_buckets
-from waltzctl.engine.pipeline.project import TABLES, Project
+from waltzctl.engine.pipeline.project import DECODER, DEFAULTS, FORMATS, SPEC_NAMES, TABLES, Project
+from waltzctl.engine.shell_words import shell_quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
     from waltzctl.engine.spark.spark_session import Session
 
@@ -53,10 +65,71 @@ CATALOG = "storage/metastore"
 """The directory of the project's own catalog, a Derby database."""
 REFRESHING = "storage/refreshing"
 """A file with the names of the tables whose full refresh has begun and not ended."""
+PLACE = "project"
+"""A file beside the checkpoints, and in the project's ``storage``, with the path of the project that they are of."""
 _CATALOG_CREATION = 10.0
 """Seconds within which Derby locks a catalog that it has begun to create.  An older one without a lock belongs to no process."""
 _DETAILS = "# Detailed Table Information"
 """The row of ``DESCRIBE TABLE EXTENDED`` that separates a table's columns from its properties."""
+
+
+def _storages(project: Project, *, remote: bool) -> tuple[Path, ...]:
+    """The directories with the project's catalog and with its checkpoints; usually the same.
+
+    `remote`: Spark is somebody else's server, whose checkpoints may be on another machine.
+    """
+    there = (project.directory / CATALOG).parent, None if remote else project.storage_path
+    return tuple(dict.fromkeys(one for one in there if one is not None))
+
+
+def check_place(project: Project, *, remote: bool = False) -> None:
+    """Raise RefusedError where checkpoints or catalog are those of a project in another directory: this is a copy, or was moved.
+
+    Its settings and its catalog name the places of checkpoints and tables by absolute paths.  A run would go on with those of the
+    other project, whose `state` would lack what `state` here got; or make tables where nobody looks for them.
+
+    Raises DiskReadError as well.
+    """
+    own = (project.directory / CATALOG).parent
+    for storage in _storages(project, remote=remote):
+        try:
+            said = Path(os.fsdecode((storage / PLACE).read_bytes()).rstrip("\n"))
+        except (FileNotFoundError, NotADirectoryError):
+            said = storage.parent  # of a project without a record, which an earlier version ran
+            if not any((said / name).is_file() for name in SPEC_NAMES):
+                continue
+        except OSError as error:
+            raise DiskReadError(storage / PLACE, None, error) from error
+        if not _is_same(said, project.directory):
+            elsewhere = "" if storage in (own, said / own.name) else f"another storage in {project.spec.name}, and "
+            raise RefusedError(
+                f"{storage} is that of the project in {said}: the one in {project.directory} is a copy, or was moved",
+                advice=f"move it back; or write {elsewhere}{project.directory} in place of {said} in {project.spec.name} and in"
+                f" {DEFAULTS}, and remove {own}: the tables are made anew then",
+            )
+
+
+def record_place(project: Project) -> None:
+    """Record durably, beside its checkpoints and its catalog, which project they are of.  Raises DiskWriteError."""
+    # by the name that the settings have for it: a link that leads to the project may lead elsewhere later, with the project
+    storages = _storages(project, remote=False)
+    named = next(one.parent for one in storages[::-1] if _is_same(one.parent, project.directory))
+    for storage in storages:
+        if not is_named(storage / PLACE):
+            try:
+                storage.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise write_error(storage, None, error) from error
+            disk.write_whole(storage / PLACE, f"{named}\n".encode())
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError as error:
+        if error.errno not in NOTHING_THERE:
+            raise DiskReadError(one, None, error, doing="examine") from error
+        return False
 
 
 def remove_partial_catalog(project: Project) -> None:
@@ -172,13 +245,36 @@ def _last_batch(directory: Path) -> int:
 
 
 def _table_location(spark: SparkSession, name: str) -> str | None:
-    """The location of a table, a path or a URI; None where the catalog does not tell it.
+    """The location of a table, a path or a URI; None where the catalog does not tell it."""
+    return _table_detail(spark, name, "Location")
 
-    Spark lists the columns first, and one of them may be named ``Location`` as well: rows before `_DETAILS` are passed over.
+
+def _table_detail(spark: SparkSession, name: str, what: str) -> str | None:
+    """A property of a table; None where the catalog does not tell it.
+
+    Spark lists the columns first, and one of them may have the property's name: rows before `_DETAILS` are passed over.
     """
     rows = iter(spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect())
     next((row for row in rows if row["col_name"] == _DETAILS), None)
-    return next((str(row["data_type"]) for row in rows if row["col_name"] == "Location"), None)
+    return next((str(row["data_type"]) for row in rows if row["col_name"] == what), None)
+
+
+def check_format(spark: SparkSession, project: Project) -> None:
+    """Raise PipelineError where a table has another format than `waltz.format` says: that was changed since it was made.
+
+    Spark gives a table no other format, also where it is refreshed.
+    """
+    for one in ("records", "transactions"):
+        table = f"{project.namespace}{one}"
+        there = (
+            _table_detail(spark, table, "Provider") if spark.catalog.tableExists(table) else None
+        ) or project.format
+        if there.lower() in FORMATS and there.lower() != project.format:
+            raise PipelineError(
+                f"{project.directory}, table {one}: its format is {there.lower()}, and waltz.format is {project.format}",
+                status=InvalidRequestError.status,
+                advice=f"put waltz.format back, or remove {(project.directory / CATALOG).parent}: the tables are made anew then",
+            )
 
 
 def absent_tables(spark: SparkSession, project: Project, but: tuple[str, ...]) -> tuple[str, ...]:
@@ -190,6 +286,37 @@ def absent_tables(spark: SparkSession, project: Project, but: tuple[str, ...]) -
     sinks = ("state",) if project.state_in_files else ()
     others = (one for one in TABLES if one not in (*sinks, *but))
     return tuple(one for one in others if not spark.catalog.tableExists(f"{project.namespace}{one}"))
+
+
+def check_columns(spark: SparkSession, project: Project) -> None:
+    """Raise PipelineError where SCHEMA has other columns than `transactions` was made with: the decoder was changed since.
+
+    Spark adds columns to a table, and removes none.  The rows of before would have no value in the new ones, and `state`, which
+    is made of both, files with different columns, of which a reader sees those of one.
+    """
+    table = f"{project.namespace}transactions"
+    if not spark.catalog.tableExists(table):
+        return
+    decoded = next((one.dataType for one in spark.table(table).schema.fields if one.name == "decoded"), None)
+    from waltzctl.engine.pipeline.tables import decoded_type  # it needs PySpark
+
+    there, wanted = _names(decoded), _names(decoded_type(project))
+    if not there or there.keys() == wanted.keys():
+        return
+    lacking = {"it lacks": [wanted[one] for one in wanted if one not in there]}
+    lacking["SCHEMA lacks"] = [there[one] for one in there if one not in wanted]
+    what = [f"{words} {', '.join(names)}" for words, names in lacking.items() if names]
+    raise PipelineError(
+        f"{project.directory}, table transactions: it was made with another SCHEMA than that of {DECODER}: {', and '.join(what)}",
+        status=InvalidRequestError.status,
+        advice=f"waltzctl pipeline run {shell_quote(str(project.directory))} --full-refresh transactions reads it anew",
+    )
+
+
+def _names(kind: DataType | None) -> dict[str, str]:
+    """The names of a struct's columns, by what they are to Spark: it does not tell upper from lower case."""
+    names: list[str] = getattr(kind, "names", [])
+    return {one.lower(): one for one in names}
 
 
 def outdated_state(project: Project, say: Callable[[str], None]) -> tuple[str, ...]:

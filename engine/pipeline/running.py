@@ -27,14 +27,18 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
-from waltzctl.engine.pipeline.project import COLUMN_CHANGES, TABLES, Project, defaults_of, with_following
+from waltzctl.engine.pipeline.project import COLUMN_CHANGES, FOLLOWING, TABLES, Project, defaults_of, with_following
 from waltzctl.engine.pipeline.run_failures import EVENT, run_failure
 from waltzctl.engine.pipeline.run_recovery import (
     CATALOG,
     VIEWS,
     absent_tables,
+    check_columns,
+    check_format,
+    check_place,
     mismatched_tables,
     outdated_state,
+    record_place,
     record_refreshes,
     remove_partial_catalog,
     remove_partial_offsets,
@@ -43,7 +47,7 @@ from waltzctl.engine.pipeline.run_recovery import (
     uncataloged_tables,
     unfinished_refreshes,
 )
-from waltzctl.engine.pipeline.table_formats import PACKAGES, check_packages, installed_spark
+from waltzctl.engine.pipeline.table_formats import PACKAGES, check_default, check_packages, installed_spark
 from waltzctl.engine.pipeline.table_rows import Rows, lacking_rows, table_rows, taken_since
 from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectService$"
+_OF_DECODER = {"transactions", *FOLLOWING["transactions"]}
+"""The tables that have what the decoder made."""
 _KEPT_LINES = 400
 """How many of the last lines of Spark's output are searched for the reason of a failure."""
 _CATALOG_HELD = ("Another instance of Derby", "XSDB6", "SessionHiveMetaStoreClient", "Failed to start database")
@@ -138,16 +144,22 @@ def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], Non
     """Run a pipeline to its end.  `say` gets Spark's progress, a line at a time.
 
     Raises InvalidRequestError, UnavailableError without PySpark, DirectoryLockedError while another run has the catalog,
-    PipelineError for a table that failed, with the exit status of the failure's cause, and what opening a session raises.
+    RefusedError for a project that was moved or copied, PipelineError for a table that failed, with the exit status of the
+    failure's cause, and what opening a session raises.
     """
     check_tables(options)
+    remote = options.spark.connect
+    check_place(project, remote=remote)
     need_pyspark()
     project.format, project.options, project.buckets, project.decoder  # noqa: B018  # raise errors before Java starts
     if not options.spark.connect:
         _check_sources(project)
         settings = dict(_settings(project, options.spark))
+        check_default(project.format, settings)
         check_packages(project.format, settings.get(PACKAGES, ""), installed_spark())
     with serving(project, options.spark, say) as server:
+        if not options.dry_run and not remote:
+            record_place(project)
         return run_at(server, project, options, say)
 
 
@@ -180,6 +192,7 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
     options = replace(options, rest=not (options.full_refresh or options.refresh))
     if not options.dry_run:
         session = server.session
+        check_format(session.spark, project)
         uncataloged = uncataloged_tables(session, project)
         broken = (*(one for one in uncataloged if one not in VIEWS), *removed_tables(session, project, but=uncataloged))
         broken += mismatched_tables(session, project, but=broken)
@@ -187,6 +200,8 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
             say(f"{', '.join(broken)}: not whole since the run before; read anew")
         anew = (*full, *broken, *outdated_state(project, say), *unfinished_refreshes(project))
         full = TABLES if options.full_refresh_all else with_following(tuple(dict.fromkeys(anew)))
+        if "transactions" not in full and (options.rest or options.looks or _OF_DECODER & {*full, *options.refresh}):
+            check_columns(session.spark, project)
         record_refreshes(project, full)
         for one in uncataloged:
             disk.remove_tree(project.directory / one)

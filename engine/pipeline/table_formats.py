@@ -15,6 +15,8 @@ from waltzctl.engine.errors import InvalidRequestError
 
 PACKAGES = "spark.jars.packages"
 _FOR = re.compile(r":(?:delta-spark_|iceberg-spark-runtime-)(\d+\.\d+)_")
+_DEFAULT = "spark.sql.sources.default"
+"""The setting that gives tables their format: see `engine.pipeline.tables.Tables.format`."""
 _FIRST_WITH_FLOW = (4, 3)
 """The first Spark with `create_auto_cdc_flow`."""
 
@@ -45,7 +47,7 @@ TABLE_FORMATS: Mapping[str, FormatPackages] = {
             "commons-pool:*,commons-logging:*",
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            "spark.sql.sources.default": "delta",
+            _DEFAULT: "delta",
         },
     ),
     "iceberg": FormatPackages(
@@ -56,7 +58,7 @@ TABLE_FORMATS: Mapping[str, FormatPackages] = {
             # Iceberg cannot use the Derby of Spark's catalog (``NoClassDefFoundError: BoneCPConfig``).
             "spark.sql.catalog.spark_catalog.type": "hadoop",
             "spark.sql.catalog.spark_catalog.warehouse": "{directory}",
-            "spark.sql.sources.default": "iceberg",
+            _DEFAULT: "iceberg",
         },
     ),
 }
@@ -104,3 +106,14 @@ def check_packages(table_format: str, packages: str, spark: str | None) -> None:
         if package is None
         else f"name {package} in conf/spark-defaults.conf",
     )
+
+
+def check_default(table_format: str, settings: Mapping[str, str]) -> None:
+    """Raise InvalidRequestError where Spark's settings are those of another format: ``waltz.format`` alone was changed."""
+    made = settings.get(_DEFAULT, "parquet")
+    if table_format in TABLE_FORMATS and made.lower() != table_format:
+        raise InvalidRequestError(
+            f"waltz.format is {table_format}, and by conf/spark-defaults.conf Spark makes tables of {made}",
+            advice=f"write there what waltzctl pipeline init --format {table_format} writes into a new project; tables that are"
+            " there keep their format until the project's storage is removed",
+        )

@@ -48,6 +48,21 @@ def project(transformation: str) -> Tables:
     return Tables(open_project(Path(transformation).absolute().parent.parent))
 
 
+def decoded_type(opened: Project) -> StructType:
+    """The type of the decoded columns.  Raises InvalidRequestError for an invalid SCHEMA or KEY."""
+    from waltzctl.engine.errors import InvalidRequestError
+
+    decoder, path = opened.decoder, opened.directory / DECODER
+    try:
+        made = parse_columns(decoder.schema)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{path}: SCHEMA: {error}", advice='for instance "key STRING, value STRING"'
+        ) from error
+    check_columns(decoder, {one.name: one.dataType.typeName() for one in made}, path)
+    return made
+
+
 class Tables:
     """See the module."""
 
@@ -72,18 +87,7 @@ class Tables:
 
     @cached_property
     def _decoded_type(self) -> StructType:
-        """The type of the decoded columns.  Raises InvalidRequestError for an invalid SCHEMA or KEY."""
-        from waltzctl.engine.errors import InvalidRequestError
-
-        decoder, path = self._project.decoder, self._project.directory / DECODER
-        try:
-            made = parse_columns(decoder.schema)
-        except ValueError as error:
-            raise InvalidRequestError(
-                f"{path}: SCHEMA: {error}", advice='for instance "key STRING, value STRING"'
-            ) from error
-        check_columns(decoder, {one.name: one.dataType.typeName() for one in made}, path)
-        return made
+        return decoded_type(self._project)
 
     def records(self, spark: SparkSession) -> DataFrame:
         """Every record of every replica once, with its data, and a row for each place that is damaged or missing."""

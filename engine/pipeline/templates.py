@@ -167,8 +167,8 @@ Each lies in a directory of its own name; checkpoints and the catalog lie in `st
 
 `spark-pipeline.yml` names the replicas and the format. One that is added is read from its beginning at the next run. What a
 table holds is not changed by a later run; to begin anew, `--full-refresh TABLE` (what is made of it follows) or
-`--full-refresh-all`. Paths in `spark-pipeline.yml` and `conf/` are absolute: a project that is moved needs them changed, and
-a full refresh.
+`--full-refresh-all`. Paths in `spark-pipeline.yml`, in `conf/` and in the catalog are absolute: in a project that is moved or
+copied change them, and remove `storage/`; the next run makes its tables anew.
 
 `python -m pytest tests` tries the decoder.
 """

@@ -5,6 +5,7 @@ From then on the file is written by `engine.storage.commit_journal`; its layout:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import uuid
@@ -13,9 +14,17 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.durable.directory_lock import hold_file
-from waltzctl.engine.errors import RefusedError
-from waltzctl.engine.storage.journal_recovery import is_written, remove_file
-from waltzctl.engine.storage.journal_state import JournalState, owner_of, write_state
+from waltzctl.engine.errors import DamageError, RefusedError
+from waltzctl.engine.storage.journal_recovery import is_written, remove_file, stands_in_segments
+from waltzctl.engine.storage.journal_state import (
+    STATE_LIMIT,
+    JournalState,
+    decode_state,
+    owner_of,
+    state_path,
+    write_state,
+)
+from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.journal_file import (
     AREAS,
     BLOCK,
@@ -40,7 +49,7 @@ def create_journal_file(
     owner, path = owner_of(storage), path.absolute()
     if ".." in path.parts:  # the path may begin with the storage directory and yet lead out of it
         path = path.parent.resolve() / path.name
-    _remove_earlier_journal(path, owner)
+    _remove_earlier_journal(storage, path, owner)
     state = JournalState(path, uuid.uuid4())
     files: list[disk.WritableFile] = []
     try:
@@ -53,7 +62,7 @@ def create_journal_file(
                 head = AreaHeader(state.journal_id, owner, area_size, epoch)
                 file.write_at(start + header_offset(epoch), encode_area_header(head))
             # another process may have made one since, which is not to be replaced
-            _remove_earlier_journal(path, owner)
+            _remove_earlier_journal(storage, path, owner)
         for one in files:
             one.path = path
         if not file_status.is_at(path, os.fstat(files[0].fileno())):
@@ -74,8 +83,12 @@ def close_all(files: Iterable[disk.WritableFile]) -> None:
         file.close()
 
 
-def _remove_earlier_journal(path: Path, owner: uuid.UUID) -> None:
-    """Remove the file at `path` if it is an earlier journal of the same directory.  Raises RefusedError, DiskReadError."""
+def _remove_earlier_journal(storage: Path, path: Path, owner: uuid.UUID) -> None:
+    """Remove the file at `path` if it is an earlier journal of the same directory.  Raises RefusedError, DiskReadError.
+
+    A directory is known by its path, so it may also be the journal of one that crashed and was then moved away, and that still
+    needs it.  Nobody needs what stands in this directory's segments, nor what was given up here (`recover --forget-journal`).
+    """
     try:
         header = decode_area_header(disk.read_range(path, 0, BLOCK))
     except FileNotFoundError:
@@ -88,7 +101,27 @@ def _remove_earlier_journal(path: Path, owner: uuid.UUID) -> None:
             f"{path}: another process is writing this commit journal",
             advice="name another path: a journal is for one node",
         )
+    state = JournalState(path, header.journal_id)
+    if not stands_in_segments(storage, state) and not _was_given_up(storage, state):
+        raise RefusedError(
+            f"{path}: the commit journal of a directory that was at {storage} before stands there, with records that are not in"
+            " this one's segments",
+            advice="name another path, and keep the file where it is: that directory needs it when it is opened",
+        )
     disk.unlink(path)
+
+
+def _was_given_up(storage: Path, state: JournalState) -> bool:
+    """Whether a repair of this directory took its state file away, which named this journal.  Raises DiskReadError."""
+    own = state_path(storage).relative_to(storage).as_posix()
+    for entry in list_entries(storage):
+        for file in entry.files:
+            if file.path == own and file.kept is not None:
+                with contextlib.suppress(FileNotFoundError, DamageError):  # pruned
+                    kept = disk.read_range(entry.path / file.kept, 0, STATE_LIMIT)
+                    if decode_state(kept, storage).journal_id == state.journal_id:
+                        return True
+    return False
 
 
 def _open_and_hold(path: PurePath, descriptors: int) -> list[disk.WritableFile]:

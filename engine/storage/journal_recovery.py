@@ -124,6 +124,22 @@ def _hole(path: PurePath, parts: Sequence[JournalPart]) -> tuple[int, int] | Non
     return None
 
 
+def stands_in_segments(storage: PurePath, state: JournalState) -> bool:
+    """Whether a directory's segments have every byte that a journal has in force; False for a damaged journal.
+
+    Takes no lock, writes nothing.  Raises DiskReadError.
+    """
+    try:
+        journaled = in_force(state, list(_areas_of(state)))
+        return all(
+            places.read_range(segment_path(storage, part), part.offset, len(part.data)) == part.data
+            for parts in journaled.values()
+            for part in parts
+        )
+    except (DamageError, FileNotFoundError):
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenBack:
     """Result of the write-back from the journal of a marked directory.

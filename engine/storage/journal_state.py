@@ -34,7 +34,7 @@ GIVING_UP = "recover --forget-journal gives up what stands in the journal only"
 BRING_BACK = "bring back what is missing"
 """What lets a journal that is lost be written back again, in advice."""
 _STATE_VERSION = 1
-_STATE_LIMIT = 1 << 20
+STATE_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,15 @@ def read_state(storage: PurePath) -> JournalState | None:
     """
     path = state_path(storage)
     try:
-        raw = places.read_range(path, 0, _STATE_LIMIT)
+        raw = places.read_range(path, 0, STATE_LIMIT)
     except FileNotFoundError:
         return None
+    return decode_state(raw, storage)
+
+
+def decode_state(raw: bytes, storage: PurePath) -> JournalState:
+    """The state in the bytes of a storage directory's state file.  Raises DamageError, as `read_state`."""
+    path = state_path(storage)
     try:
         document = StrictObject(json.loads(raw), "the file")
         if (version := document.number("version")) != _STATE_VERSION:

@@ -74,8 +74,14 @@ def corrupt_record(
     offset: int | None,
     length: int | None,
     storage: PurePath | None,
+    *,
+    wanted_maximum: int | None = None,
 ) -> CorruptRecordError:
-    """The error for a record that cannot be served."""
+    """The error for a record that cannot be served.
+
+    `wanted_maximum`: its length, where only the configured maximum is against that: it was lowered since the record was appended,
+    and no replica with the same setting serves the record, either.
+    """
     finding = make_finding(
         code,
         extent.data_path,
@@ -91,7 +97,9 @@ def corrupt_record(
     return CorruptRecordError(
         f"{extent.data_path}: partition {extent.partition}, transaction {transaction_id}{place}: {_WORDS[code]}",
         [finding],
-        advice="run waltzctl verify; another replica may have the record",
+        advice="run waltzctl verify; another replica may have the record"
+        if wanted_maximum is None
+        else f"if waltzctl verify finds it whole, set waltzctl.maxDataLength to {wanted_maximum} or more",
     )
 
 
@@ -275,11 +283,21 @@ class SegmentReader:
         if found is None:
             raise corrupt_record(extent, transaction_id, Code.RECORD_CHECKSUM, None, None, self._storage)
         if isinstance(found, Damage):
-            raise corrupt_record(extent, transaction_id, _CODES[found.cause], found.offset, found.length, self._storage)
+            code, maximum = _CODES[found.cause], self._needed_maximum(found, run)
+            raise corrupt_record(
+                extent, transaction_id, code, found.offset, found.length, self._storage, wanted_maximum=maximum
+            )
         if data_must_agree and not found.data_ok:
             size = len(found.record)
             raise corrupt_record(extent, transaction_id, Code.DATA_CHECKSUM, found.offset, size, self._storage)
         return found
+
+    def _needed_maximum(self, found: Damage, run: BelievedRun) -> int | None:
+        """The length of a record that is refused for the configured maximum alone; None for any other damage."""
+        length = found.found_length
+        if found.cause is not DamageCause.RECORD_LENGTH or length is None or length <= self._max_data_length:
+            return None
+        return length if found.offset + RECORD_OVERHEAD + length <= run.end else None
 
     def _look(self, offset: int, transaction_id: int, run: BelievedRun) -> RecordView | Damage:
         return read_record_at(

@@ -1,5 +1,6 @@
 """Which backups are kept: each rule, at its border and one step to each side."""
 
+import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -55,6 +56,14 @@ def test_rules(retention: Retention, expected: set[int]) -> None:
 
 def test_each_source_is_judged_by_itself() -> None:
     assert set(kept([*HEADS, head(8, "2020-01-01", source="/b")], Retention(last=1))) == {7, 8}
+
+
+def test_a_backup_of_another_cluster_at_the_same_path_takes_nobody_elses_place() -> None:
+    """The directory was moved away and another one put there, or the machine's path is that of each cluster in turn."""
+    keys = (uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=2), None)
+    some = [replace(head(8 + place, f"2026-02-0{place + 2}"), cluster_key=key) for place, key in enumerate(keys)]
+    assert set(kept([*HEADS, *some], Retention(last=1))) == {8, 10, 11}
+    assert set(kept([*HEADS, *some], Retention(last=2))) == {7, 8, 9, 10, 11}
 
 
 def test_a_backup_of_some_partitions_takes_nobody_elses_place() -> None:

@@ -235,6 +235,21 @@ def test_a_partition_directory_is_a_path(storage: Path) -> None:
     assert (index_of(storage).exists(), index_of(storage, 2).exists()) == (True, False)
 
 
+def test_a_repair_of_a_partition_that_lies_behind_a_link_by_now_says_what_helps(storage: Path, tmp_path: Path) -> None:
+    """It was moved to another disk since.  The advice was an option that undo does not have."""
+    before = contents(storage)
+    assert invoke("truncate", storage, "--partition", 2, "--after", 12, "--yes").status == 0
+    (storage / "2").rename(tmp_path / "disk")
+    (storage / "2").symlink_to(tmp_path / "disk")
+    answer = invoke("undo", storage, "--yes")
+    assert answer.status == 13
+    assert "put what the link leads to in the link's place" in answer.err
+    (storage / "2").unlink()
+    (tmp_path / "disk").rename(storage / "2")
+    assert invoke("undo", storage, "--yes").status == 0
+    assert contents(storage) == before
+
+
 @pytest.mark.parametrize("partition", ["", "2"])
 def test_the_undo_that_a_repair_prints_can_be_run(storage: Path, partition: str) -> None:
     flip(storage / "waltz-storage.ctl", Layout.RELEASED.struct_offset(2, 1) + 3)

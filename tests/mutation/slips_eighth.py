@@ -220,8 +220,8 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/backup/retention.py",
-        "if one.partial else None].append(one)",
-        "if False else None].append(one)",
+        "for each in one.partitions) if one.partial else None",
+        "for each in one.partitions) if False else None",
         ("tests/backup/test_retention.py::test_a_backup_of_some_partitions_takes_nobody_elses_place",),
         "the only full backup is forgotten for the sake of one of a single partition",
     ),

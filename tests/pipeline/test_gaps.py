@@ -122,6 +122,8 @@ def test_a_run_asks_what_has_come_only_where_something_was_nowhere(
     monkeypatch.setattr(running, "_run_programs", lambda *_: None)
     monkeypatch.setattr(running, "uncataloged_tables", lambda *_: ())
     monkeypatch.setattr(running, "mismatched_tables", lambda *_, but: ())
+    monkeypatch.setattr(running, "check_columns", lambda *_: None)
+    monkeypatch.setattr(running, "check_format", lambda *_: None)
     monkeypatch.setattr(running, "table_rows", lambda *_: rows({"a": EXPECTED, "backup": EXPECTED}))
     monkeypatch.setattr(running, "lacking_rows", lambda *_: lacking)
     monkeypatch.setattr(running, "taken_since", lambda *_: asked.append("taken") or [(0, 3, 4)])

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -327,6 +328,9 @@ class _Program:
         self.left: tuple[str, ...] = ()
         self.there = set(TABLES)
         monkeypatch.setattr(running, "uncataloged_tables", lambda _session, _project: self.left)
+        monkeypatch.setattr(running, "check_columns", lambda _spark, _project: self.looked.append("columns"))
+        self.looked: list[str] = []
+        monkeypatch.setattr(running, "check_format", lambda _spark, _project: None)
 
     @property
     def server(self) -> running.PipelineServer:
@@ -638,6 +642,170 @@ def test_state_is_made_anew_where_it_is_to_have_another_number_of_files(
         assert [f"files are of {kept}; made anew" in line for line in said] == [True] * len(refreshed)
         said.clear()
         shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.mark.parametrize(("there", "refused"), [("parquet", False), ("DELTA", True), ("hive", False), (None, False)])
+def test_tables_of_another_format_are_not_gone_on_with(tmp_path: Path, there: str | None, refused: bool) -> None:
+    """Who changes waltz.format finds it out: the tables stayed what they were."""
+    create_project(tmp_path / "p", ["/n"])
+    told = [("Provider", "STRING"), (run_recovery._DETAILS, ""), *([] if there is None else [("Provider", there)])]
+    rows = [{"col_name": name, "data_type": kind} for name, kind in told]
+    catalog = SimpleNamespace(tableExists=lambda name: name == "transactions")
+    spark: Any = SimpleNamespace(catalog=catalog, sql=lambda _asked: SimpleNamespace(collect=lambda: rows))
+    if not refused:
+        run_recovery.check_format(spark, open_project(tmp_path / "p"))
+        return
+    with pytest.raises(PipelineError, match="its format is delta, and waltz"):
+        run_recovery.check_format(spark, open_project(tmp_path / "p"))
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ("key STRING, value STRING", ""),
+        ("Value STRING, KEY STRING", ""),
+        ("key STRING, value BIGINT", ""),  # Spark tells that
+        ("key STRING", "it lacks value"),
+        ("key STRING, val STRING, at DATE", "it lacks value, and SCHEMA lacks val, at"),
+        ("key STRING, value STRING, More STRING", "SCHEMA lacks More"),
+    ],
+)
+def test_a_decoder_with_other_columns_does_not_go_on_with_the_tables_of_before(
+    tmp_path: Path, there: str, words: str
+) -> None:
+    """A run said that all is well, and files of `state` had different columns: readers saw those of one of them."""
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    create_project(tmp_path / "p", ["/n"])
+    columns = parse_columns(f"partition INT, decoded STRUCT<{there}>")
+    catalog = SimpleNamespace(tableExists=lambda name: name == "transactions")
+    spark: Any = SimpleNamespace(catalog=catalog, table=lambda _: SimpleNamespace(schema=columns))
+    if not words:
+        run_recovery.check_columns(spark, open_project(tmp_path / "p"))
+        return
+    with pytest.raises(PipelineError, match=f"another SCHEMA than that of decoder.py: {words};") as refused:
+        run_recovery.check_columns(spark, open_project(tmp_path / "p"))
+    assert (refused.value.status, "--full-refresh transactions" in f"{refused.value.advice}") == ("usage", True)
+    catalog.tableExists = lambda _: False
+    run_recovery.check_columns(spark, open_project(tmp_path / "p"))
+
+
+@pytest.mark.parametrize(
+    ("options", "looks"),
+    [
+        (RunOptions(), True),
+        (RunOptions(full_refresh=("state",)), True),
+        (RunOptions(refresh=("quarantine",)), True),
+        (RunOptions(full_refresh=("records",)), True),  # with quarantine
+        (RunOptions(full_refresh=("tallies",), complete=True), True),
+        (RunOptions(refresh=("records", "tallies")), False),
+        (RunOptions(full_refresh=("transactions",)), False),
+        (RunOptions(full_refresh_all=True), False),
+        (RunOptions(dry_run=True), False),
+    ],
+)
+def test_columns_are_compared_where_what_the_decoder_made_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: RunOptions, looks: bool
+) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    program = _Program(monkeypatch)
+    for name in ("table_rows", "lacking_rows", "taken_since"):
+        monkeypatch.setattr(running, name, lambda *_: ())
+    running.run_at(program.server, open_project(tmp_path / "p"), options, print)
+    assert program.looked == ["columns"] * looks
+
+
+def run_here(directory: Path, monkeypatch: pytest.MonkeyPatch, *, dry_run: bool = False) -> None:
+    """A run of which Spark has nothing to do."""
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "need_pyspark", lambda: None)
+        patch.setattr(running, "serving", lambda *_: nullcontext())
+        patch.setattr(running, "run_at", lambda *_: None)
+        running.run_pipeline(open_project(directory), RunOptions(dry_run=dry_run), print)
+
+
+def write_own_paths(directory: Path, before: Path) -> None:
+    for one in (directory / "spark-pipeline.yml", directory / "conf" / "spark-defaults.conf"):
+        one.write_text(one.read_text().replace(f"{before}", f"{directory}"))
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("with_checkpoints", [True, False])
+def test_a_copy_of_a_project_is_not_run_with_the_checkpoints_of_the_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_checkpoints: bool, recorded: bool
+) -> None:
+    """What its run read was in its own `state`, and never in that of the other one, whose checkpoint said that it was."""
+    build_directory(tmp_path / "n", {0: 1})
+    project, copy = tmp_path / "p", tmp_path / "q"
+    create_project(project, [str(tmp_path / "n")])
+    if recorded:
+        run_here(project, monkeypatch)
+    (project / "storage" / "metastore").mkdir(parents=True)
+    shutil.copytree(project, copy, ignore=None if with_checkpoints else shutil.ignore_patterns("storage"))
+    with pytest.raises(RefusedError, match=f"project in {project}: .* is a copy, or was moved") as refused:
+        run_here(copy, monkeypatch)
+    assert f"write {copy} in place of {project} in spark-pipeline.yml and in conf/" in f"{refused.value.advice}"
+    assert f"remove {copy}/storage: " in f"{refused.value.advice}"
+    run_here(project, monkeypatch)
+    write_own_paths(copy, project)
+    if with_checkpoints and recorded:
+        with pytest.raises(RefusedError, match="is a copy, or was moved"):  # its catalog has the other one's places
+            run_here(copy, monkeypatch)
+    shutil.rmtree(copy / "storage", ignore_errors=True)
+    for one in (copy, project, copy):
+        run_here(one, monkeypatch)
+
+
+def test_a_project_that_was_moved_makes_no_tables_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path / "n", {0: 1})
+    project, moved = tmp_path / "p", tmp_path / "q"
+    create_project(project, [str(tmp_path / "n")])
+    run_here(project, monkeypatch, dry_run=True)
+    assert not (project / "storage").exists()
+    run_here(project, monkeypatch)
+    project.rename(moved)
+    with pytest.raises(RefusedError, match=f"{moved}/storage is that of the project in {project}"):
+        run_here(moved, monkeypatch)
+    assert not project.exists()
+    moved.rename(project)
+    run_here(project, monkeypatch)
+
+
+def test_a_project_behind_a_link_may_move_with_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path / "n", {0: 1})
+    link, disk = tmp_path / "lake", tmp_path / "disk"
+    link.symlink_to(disk)
+    disk.mkdir()
+    create_project(link, [str(tmp_path / "n")])
+    run_here(disk, monkeypatch)
+    disk.rename(tmp_path / "other")
+    link.unlink()
+    link.symlink_to(tmp_path / "other")
+    for one in (link, tmp_path / "other"):
+        run_here(one, monkeypatch)
+
+
+def test_checkpoints_elsewhere_are_of_one_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path / "n", {0: 1})
+    project, other = tmp_path / "p", tmp_path / "q"
+    create_project(project, [str(tmp_path / "n")])
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace(f"{project}/storage", f"{tmp_path}/ssd/checkpoints"))
+    for _ in range(2):
+        run_here(project, monkeypatch)
+    shutil.copytree(project, other, ignore=shutil.ignore_patterns("storage"))
+    with pytest.raises(RefusedError, match="ssd/checkpoints is that of the project in") as refused:
+        run_here(other, monkeypatch)
+    assert "write another storage in spark-pipeline.yml, and" in f"{refused.value.advice}"
+
+
+def test_whose_checkpoints_they_are_is_not_guessed_where_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_directory(tmp_path / "n", {0: 1})
+    create_project(tmp_path / "p", [str(tmp_path / "n")])
+    (tmp_path / "p" / "storage" / "project").mkdir(parents=True)
+    with pytest.raises(DiskReadError, match="storage/project"):
+        run_here(tmp_path / "p", monkeypatch)
 
 
 @pytest.mark.parametrize(

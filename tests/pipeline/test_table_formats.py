@@ -13,6 +13,7 @@ from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.engine.pipeline.table_formats import (
     PACKAGES,
     TABLE_FORMATS,
+    check_default,
     check_packages,
     defaults_for,
     installed_spark,
@@ -41,6 +42,19 @@ def test_a_package_for_another_spark_is_named_before_java_starts() -> None:
         check_packages("delta", f"a:b:1,{delta['4.2']}", "4.1")
     with pytest.raises(InvalidRequestError, match=r"waltzctl\[iceberg\]"):
         check_packages("iceberg", TABLE_FORMATS["iceberg"].packages["4.1"], "4.3")
+
+
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+def test_a_format_that_is_in_one_of_two_files_only_is_told_before_java_starts(
+    tmp_path: Path, table_format: str
+) -> None:
+    """waltz.format was changed, and the tables went on to be of Parquet."""
+    create_project(tmp_path / "p", ["/n"])
+    create_project(tmp_path / "q", ["/n"], table_format)
+    check_default(table_format, defaults_of(tmp_path / "q"))
+    check_default("parquet", defaults_of(tmp_path / "p"))
+    with pytest.raises(InvalidRequestError, match=f"waltz.format is {table_format}, and by .* tables of parquet"):
+        check_default(table_format, defaults_of(tmp_path / "p"))
 
 
 def test_parquet_needs_nothing() -> None:

@@ -21,6 +21,8 @@ from tests.storage.power_loss import BEFORE, LOG, Journaled, failing, is_marked,
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskFullError, DiskWriteError, RefusedError, SyncFailedError
 from waltzctl.engine.node.outages import standing_outage
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.recover_journal import plan_forget_journal
 from waltzctl.engine.storage import commit_journal, directory, journal_creation, journal_recovery
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.journal_state import read_state, state_path
@@ -734,6 +736,61 @@ def test_what_an_earlier_journal_of_the_directory_left_is_replaced(journaled: Jo
     journaled.begin()
     assert journaled.commit({0: 1})
     assert journaled.file.read_bytes() != left
+
+
+def test_what_an_earlier_journal_left_is_replaced_where_its_records_are_in_the_segments(
+    journaled: Journaled, tmp_path: Path
+) -> None:
+    """The process died behind the mark's end, before the file was removed."""
+    assert journaled.commit({0: 2, 1: 3})
+    left = journaled.file.read_bytes()
+    journaled.storage.close()
+    journaled.file.write_bytes(left)
+    journaled.storage = StorageDirectory.open(journaled.path, options=journaled.options)
+    journaled.begin()
+    assert journaled.file.read_bytes() != left
+    assert journaled.commit({0: 1})
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+@pytest.mark.parametrize("other", ["empty", "older", "damaged"])
+def test_a_journal_that_a_directory_needs_which_was_moved_away_is_not_replaced(
+    journaled: Journaled, tmp_path: Path, other: str
+) -> None:
+    """It crashed, was put aside, and another directory took its place: what it acknowledged stood nowhere any more."""
+    journaled.commit({0: 2})
+    journaled.commit({0: 1, 1: 1})
+    moved = journaled.after_power_loss(tmp_path)
+    journal, acknowledged = journaled.file.read_bytes(), journaled.acknowledged
+    journaled.storage.close()
+    shutil.rmtree(journaled.path)
+    build_directory(journaled.path, {} if other == "empty" else dict.fromkeys(range(3), BEFORE))
+    if other == "damaged":
+        damaged = bytearray(journal)
+        damaged[BLOCK + 100] ^= 1
+        journal = bytes(damaged)
+    journaled.file.write_bytes(journal)
+    with StorageDirectory.open(journaled.path) as another:
+        with pytest.raises(RefusedError, match="a directory that was at"):
+            another.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
+        assert not another._control.journaled
+    assert journaled.file.read_bytes() == journal
+    assert journaled.held(moved) == acknowledged
+
+
+def test_a_journal_that_was_given_up_is_replaced(journaled: Journaled, tmp_path: Path) -> None:
+    journaled.commit({0: 2})
+    lost, journal = journaled.after_power_loss(tmp_path), journaled.file.read_bytes()
+    state = Path(state_path(journaled.path)).read_text()
+    journaled.storage.close()
+    shutil.rmtree(journaled.path)
+    lost.rename(journaled.path)
+    Path(state_path(journaled.path)).write_text(state)
+    journaled.file.write_bytes(journal)
+    apply(plan_forget_journal(journaled.path), arguments=[])
+    with StorageDirectory.open(journaled.path) as storage:
+        storage.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
+        assert journaled.file.read_bytes() != journal
 
 
 @pytest.mark.parametrize("marked", [True, False])

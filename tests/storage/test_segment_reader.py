@@ -17,7 +17,7 @@ from waltzctl.engine.storage import segment_reader
 from waltzctl.engine.storage.segment_files import BelievedRun, SegmentExtent, whole_extent
 from waltzctl.engine.storage.segment_reader import ReaderCache, SegmentReader, corrupt_record, lost_record
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, index_name
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, Record, encode_records, index_name
 
 COUNT = 12
 FIRST = 20
@@ -141,10 +141,29 @@ def test_data_is_bounded_by_the_configured_maximum(extent: SegmentExtent, record
     if longest < len(records[4].data):
         with pytest.raises(
             CorruptRecordError, match="its length cannot be believed, or is above the configured maximum"
-        ):
+        ) as refused:
             held.read(extent, FIRST + 4)
+        assert f"set waltzctl.maxDataLength to {longest + 1} or more" in f"{refused.value.advice}", (
+            "a replica has no other"
+        )
     else:
         assert held.read(extent, FIRST + 4) == records[4]
+
+
+@pytest.mark.parametrize(("behind", "fits"), [(0, True), (1, False)])
+def test_a_length_that_leads_behind_the_records_is_no_matter_of_the_maximum(
+    extent: SegmentExtent, records: list[Record], behind: int, fits: bool
+) -> None:
+    place = HEADER_SIZE + sum(one.size for one in records[:4])
+    length = extent.end - place - RECORD_OVERHEAD + behind
+    write_at(Path(extent.data_path), place + 28, struct.pack(">i", length))
+    with pytest.raises(CorruptRecordError) as refused:
+        reader(extent, length - 1).read(extent, FIRST + 4)
+    wanted = f"set waltzctl.maxDataLength to {length} " if fits else "another replica may have the record"
+    assert wanted in f"{refused.value.advice}"
+    with pytest.raises(CorruptRecordError) as refused:
+        reader(extent, length).read(extent, FIRST + 4)
+    assert "another replica may have the record" in f"{refused.value.advice}"
 
 
 def test_without_an_index_records_are_reached_from_the_beginning(extent: SegmentExtent, records: list[Record]) -> None:

@@ -23,8 +23,8 @@ MANUAL = Manual(
     description=(
         (
             "Give the ids of the backups to remove, or rules: a backup that any rule keeps stays, the others are"
-            " removed. Rules apply to each source separately, and to backups of the same partitions only. --keep-daily"
-            " 7 keeps the newest backup of each of the last seven days that have one, in UTC."
+            " removed. Rules apply to each source separately, and to backups of the same cluster and the same partitions"
+            " only. --keep-daily 7 keeps the newest backup of each of the last seven days that have one, in UTC."
         ),
         (
             "Content that other backups use stays in the vault. Space is released by backup prune, or at once with --prune."
