@@ -7,7 +7,6 @@ a piece that the vault already has becomes a reference.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 import uuid
@@ -41,6 +40,7 @@ from waltzctl.engine.durable.new_directory import check_not_beside
 from waltzctl.engine.errors import OWN_SHORTAGE, DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.log import places
+from waltzctl.engine.log.view import leads_nowhere
 from waltzctl.engine.pages.inspection import blob_status, view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import complete_copies
@@ -193,8 +193,7 @@ class _Creation:
         previous = self._writer.previous()
         storage = self._planned(None, previous)
         for number in source.unmounted:
-            nowhere = OSError(errno.ENOENT, "its link leads nowhere")
-            self.unread[number] = DiskReadError(source.path / str(number), None, nowhere, doing="list")
+            self.unread[number] = leads_nowhere(source.path / str(number))
             self.unread[number].advice = "mount what it leads to, and try again; nothing was written to the vault"
         plans: dict[int, SectionPlan] = {}
         for number in source.partitions:

@@ -117,7 +117,8 @@ Lack = tuple[Code, str, int | None, int | None]
 def lacks(source: SourceDirectory, partitions: Collection[int]) -> frozenset[Lack]:
     """The damage that `status` tells, except between records: lost directories, segments and ends, headers, the control file.
 
-    Of these partitions, also without a directory, and of what is beside the partitions.  Raises DiskReadError, FileNotFoundError.
+    Of these partitions, also without a directory, and of what is beside the partitions; not that a partition's disk is not
+    mounted, which the backup tells as `unread`.  Raises DiskReadError, FileNotFoundError.
     """
     control = source.control
     strays = control is not None and any(one >= len(control.partitions) for one in partitions)
@@ -129,6 +130,7 @@ def lacks(source: SourceDirectory, partitions: Collection[int]) -> frozenset[Lac
         (one.code, str(one.path), one.partition, one.transaction_id)
         for one in told
         if one.severity is Severity.DAMAGE and one.code not in counted
+        if not (one.code is Code.READ_ERROR and one.partition in source.unmounted)
     }
     return frozenset(damage | _out_of_reach(source, partitions))
 

@@ -33,6 +33,8 @@ lock failure              wait until the feed has reached the conflicting transa
 no append is decided      after `nudge` seconds send a flush, which finds appends that the server dropped; if it finds one,
                           or has no answer after as long, or the feed does not come to where it ends, mount again
 mount is not answered     mount again after `nudge` seconds, then after twice as long, and so on (up to five minutes)
+a feed brings nothing     ask for the high-water mark after 30 seconds; if it is behind what was fed, and stays so for `nudge`
+                          seconds, mount again: the server has passed the feed request over
 nothing is received       send a request that a server answers in any case; without a sign of the server in time, reconnect
 ========================  ==============================================================================================
 

@@ -52,6 +52,8 @@ SPENT_AT = LAST_SEQUENCE - (1 << 20)
 """After this sequence number a client id makes no new appends; the numbers above are for mounts, flushes and repeated appends."""
 _SHORTEST_UNANSWERED, _LONGEST_UNANSWERED = 0.05, 300.0
 """The fewest and the most seconds that a request is given for its answer before the next mount request; `nudge` may be 0."""
+_FEED_SILENCE = 30.0
+"""Seconds without a transaction after which a reader's mount asks how far the log goes; longer where a new mount did not help."""
 Connect = Callable[[Address], Awaitable[LogConnection]]
 """Opens a connection to a log server.  Raises PeerError."""
 
@@ -131,6 +133,9 @@ class Mount:
     _unanswered: float = 0.0
     """Seconds that the last mount request on this connection was given for its answer; 0 behind an answer."""
     _nudge_timer: asyncio.TimerHandle | None = None
+    _feed_timer: asyncio.TimerHandle | None = None
+    """Asks how far the log goes if the feed has brought nothing by then (`_feed_due`); only of a mount with a reader."""
+    _feed_patience: float = _FEED_SILENCE
     _feed_suspended: bool = False
     """Whether the server has sent all that was requested, and waits for a feed request."""
     _calls: dict[AppendCall, None] = field(default_factory=dict)
@@ -215,10 +220,10 @@ class Mount:
         self._connection = self._mount_id = None
         self._feed_suspended = False
         self._unanswered = 0.0
-        for timer in (self._mount_timer, self._nudge_timer):
+        for timer in (self._mount_timer, self._nudge_timer, self._feed_timer):
             if timer is not None:
                 timer.cancel()
-        self._mount_timer = self._nudge_timer = None
+        self._mount_timer = self._nudge_timer = self._feed_timer = None
 
     def end(self, error: WaltzError, *, tell_reader: bool = True) -> None:
         """End the mount for good: all calls and flushes raise `error`.  `tell_reader`: the feed's reader gets it as well."""
@@ -302,6 +307,7 @@ class Mount:
             call.wake()
         self._feed_suspended = True
         self._request_feed()
+        self._watch_feed()
 
     def _mount_again(self) -> None:
         if self._connection is not None and self._endpoint is not None:
@@ -392,6 +398,48 @@ class Mount:
             self._feed_suspended = False
             with contextlib.suppress(PeerError):
                 self._connection.send(wire.FeedRequest(self._mount_id, self.position))
+
+    def _watch_feed(self) -> None:
+        """Look in a while whether the feed has brought anything.
+
+        A released server that gets no session for a moment passes a feed request over, and goes on with others: who only reads
+        would wait for ever.
+        """
+        if self._feed_timer is not None:
+            self._feed_timer.cancel()
+            self._feed_timer = None
+        if self.queue is not None:
+            self._feed_timer = self._loop.call_later(self._feed_patience, self._feed_due, self.position)
+
+    def _feed_due(self, position: int) -> None:
+        if position != self.position:
+            self._feed_patience = _FEED_SILENCE
+        self._watch_feed()
+        connection, server = self._connection, self._server
+        if connection is None or server is None or not self._is_late(connection, position):
+            return
+        number = RequestId(self.client_id, server.generation, self.partition, connection.next_sequence())
+        frame = wire.encode(wire.HighWaterMarkRequest(number), connection.version)
+        answer = wire.HighWaterMarkResponse
+        asked = connection.start(number.sequence, (frame,), answer, "a question", timeout=self.options.nudge)
+
+        def heard(mark: asyncio.Future[wire.HighWaterMarkResponse]) -> None:
+            # without an answer nothing is known; behind one, what is under way has as much time again to come
+            if not mark.cancelled() and mark.exception() is None and mark.result().transaction_id > position:
+                self._loop.call_later(self.options.nudge, self._feed_missed, connection, position)
+
+        asked.add_done_callback(heard)
+
+    def _is_late(self, connection: LogConnection, position: int) -> bool:
+        """Whether the feed was asked for through this connection, and has brought nothing behind `position` since."""
+        asked = connection is self._connection and self.ready.is_set() and not self._feed_suspended
+        return asked and position == self.position and self._queue_has_room
+
+    def _feed_missed(self, connection: LogConnection, position: int) -> None:
+        if self._is_late(connection, position):
+            self._feed_patience = min(2 * self._feed_patience, _LONGEST_UNANSWERED)
+            self.ready.clear()
+            self._mount_again()
 
     # ---- appends -------------------------------------------------------------------------------------------------------
 

@@ -348,10 +348,11 @@ class PartitionRun:
             if segment.data_path not in view.special  # the special file in the place of the data file is reported
         ]  # all of them at once: where each has to be watched for a while, that is the same while
         held, elsewhere = covered(held), covered(elsewhere)
+        holders = view.data_segments  # listed once: of tens of thousands of segments the data files may be lost
         for segment, watch in watches:
             settled = self._settle_orphan(segment, watch)
             if settled is not None:
-                alike = partial(stand_elsewhere, settled, view.data_segments)
+                alike = partial(stand_elsewhere, settled, holders)
                 yield orphan_finding(self._context, settled, held, alike, elsewhere)
 
     def _watch(self, *paths: PurePath, directory: PurePath | None = None) -> Watch:

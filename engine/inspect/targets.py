@@ -22,9 +22,11 @@ from waltzctl.engine.log.view import (
     TargetKind,
     check_partitions,
     partition_directories,
+    partition_number,
     read_control,
     read_segment_header,
     resolve,
+    unmounted,
     view_partition,
     view_storage,
 )
@@ -198,7 +200,8 @@ def _look(scope: Scope, partitions: Collection[int] | None) -> None:
             check_chosen(read_control(scope.control_path), partitions)
     for partition in scope.partitions.values():
         try:
-            partition.view = view_partition(partition.path, partition.number)
+            if partition.error is None:
+                partition.view = view_partition(partition.path, partition.number)
         except DiskReadError as error:
             partition.error = error
         except NotWaltzError:
@@ -228,6 +231,12 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
     for number in partition_directories(storage):
         if partitions is None or number in partitions:
             scope.partition(storage / str(number), number).whole = True
+    links = unmounted(storage, view.control)
+    scope.unknown = tuple(one for one in view.unknown if partition_number(one.name) not in links)
+    for number, error in links.items():
+        if partitions is None or number in partitions:
+            partition = scope.partition(storage / str(number), number)
+            partition.whole, partition.error = True, error
 
 
 def check_chosen(control: ControlFile | None, partitions: Collection[int]) -> None:

@@ -48,6 +48,15 @@ def access(path: PurePath) -> Access:
     return URLS if isinstance(path, UrlPath) else FILES
 
 
+def left_unread(path: PurePath) -> tuple[int, ...]:
+    """The partitions that a backup lacks, as they could not be read when it was made; none of any other place."""
+    if not isinstance(path, VaultPath):
+        return ()
+    from waltzctl.engine.vault.vault_access import VAULTS  # late, as in `access`
+
+    return VAULTS.files(path).head.unread
+
+
 def on_this_machine(path: PurePath) -> bool:
     """Whether it is a path of the file system, which any program can read: neither a URL nor a backup."""
     return not isinstance(path, UrlPath | VaultPath)

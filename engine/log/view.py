@@ -18,7 +18,7 @@ import errno
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -33,6 +33,7 @@ from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     CONTROL_HEADER,
     MAX_PARTITIONS,
+    NEVER,
     ControlFile,
     Layout,
     PartitionInfo,
@@ -236,6 +237,42 @@ def partition_places(path: PurePath) -> list[int]:
     return sorted(number for number in found if number is not None)
 
 
+def unmounted(
+    path: PurePath, control: ControlFile | None, kinds: Mapping[str, PlaceKind | None] | None = None
+) -> dict[int, DiskReadError]:
+    """The partitions that are out of reach, and of which nothing else tells: links to disks that are not mounted.
+
+    In the documented layout one that was in no session is assigned because its directory exists: without its disk it would pass
+    for one that was never here.  Any other such partition counts as lost, or as one that is not assigned.  In a backup they are
+    those that could not be read when it was made.  `kinds`: the entries of the directory as they were listed.
+
+    Raises NotWaltzError, DiskReadError.
+    """
+    if control is None or control.layout.has_flags:
+        return {}
+    places_of = {
+        number: leads_nowhere(path / name)
+        for name, kind in (kinds or _kinds(path)).items()
+        if kind is None and (number := partition_number(name)) is not None
+    }
+    for number in places.left_unread(path):
+        cause = OSError(errno.ENOENT, "the backup lacks it, as it could not be read then")
+        places_of[number] = DiskReadError(path / str(number), None, cause, doing="list")
+    infos = control.partitions
+    return {
+        number: error
+        for number, error in sorted(places_of.items())
+        if number < len(infos) and ((current := infos[number].current_struct) is None or current.marks == NEVER)
+    }
+
+
+def leads_nowhere(directory: PurePath) -> DiskReadError:
+    """The error for a link in the place of a partition's directory whose disk is not mounted."""
+    error = DiskReadError(directory, None, OSError(errno.ENOENT, "its link leads nowhere"), doing="list")
+    error.advice = "mount what it leads to, or remove the link if the partition is given up"
+    return error
+
+
 def partition_number(name: str) -> int | None:
     """The partition whose directory has this name; None where it is not the name of a partition directory."""
     return int(name) if _PARTITION.fullmatch(name) and int(name) <= MAX_PARTITION else None
@@ -359,7 +396,8 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None, *, e
     unlisted: dict[int, DiskReadError] = {}
     temporary: list[PurePath] = []
     unknown: list[PurePath] = []
-    for name, kind in _kinds(path).items():
+    kinds = _kinds(path)
+    for name, kind in kinds.items():
         entry = path / name
         if name in (CONTROL_FILE_NAME, disk.STATE_DIRECTORY):
             continue
@@ -389,6 +427,10 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None, *, e
     control = None
     with contextlib.suppress(SpecialFileError):  # verify and recover report it
         control = read_control(control_path)
+    if each_alone:
+        links = unmounted(path, control, kinds)
+        unlisted.update((one, error) for one, error in links.items() if partitions is None or one in partitions)
+        unknown = [entry for entry in unknown if partition_number(entry.name) not in links]
     listed = dict(sorted(found.items()))
     return StorageView(path, state, control, listed, tuple(temporary), tuple(unknown), unlisted)
 

@@ -42,6 +42,7 @@ from waltzctl.engine.metadata.zookeeper_connection import (
     connected,
 )
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.futures import fail, in_thread
 
 LONGEST_REQUEST = (1 << 20) - 1
@@ -66,6 +67,7 @@ class ZooKeeperStore:
         self._root = options.cluster_root.rstrip("/")
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
+        self._asked_anew = False
         client.add_listener(self._state_changed)
         self._timer = self._loop.call_later(self.session_timeout, self._check_silence)
 
@@ -275,10 +277,15 @@ class ZooKeeperStore:
             self._in_loop(lambda: self._report_lost("the session with ZooKeeper is over"))
 
     def _check_silence(self) -> None:
-        """Report the session as lost if its timeout has passed in silence; schedule the next check."""
+        """Report the session as lost if its timeout has passed in silence; schedule the next check.
+
+        Where the process was stopped, it is not known yet what ZooKeeper says: if that stood still as well (a paused machine),
+        the session is in force.  The next check tells: its answer has come by then.
+        """
         seconds = self.session_timeout
         left = self._contact.heard + seconds - time.monotonic()
-        if left <= 0:
+        self._asked_anew = left <= 0 and not self._asked_anew and self._loop.time() - self._timer.when() > HELD_UP
+        if left <= 0 and not self._asked_anew:
             self._report_lost(f"ZooKeeper was not reached for {seconds:g} s, the timeout of the session")
         self._timer = self._loop.call_later(left if left > 0 else seconds / _CHECKS_PER_TIMEOUT, self._check_silence)
 

@@ -30,6 +30,12 @@ _DER_SEQUENCE = b"\x30"
 _PEM_BEGIN = b"-----BEGIN "
 _PEM_ENDS = re.compile(rb"-----END [^\r\n]*-----")
 _PEM_PRIVATE_KEY = b"PRIVATE KEY-----"
+_IN_A_CHAIN = re.compile(r"(?:[A-Z]+|[0-9.]+)=")
+"""How the name of a certificate begins that Java wrote to a PKCS #12 store as one above a key's own: its subject.
+
+The aliases of entries are in lower case there.  The library tells of the first key only, and not which certificates are above the
+others' own ones.
+"""
 MAX_STORE_SIZE = 16 << 20
 """Bytes; a longer file is refused."""
 
@@ -193,18 +199,18 @@ def _pkcs12_material(path: Path, data: bytes, password: str) -> KeyMaterial:
     key, certificate, others = _open_pkcs12(path, data, password.encode())
     if key is None or certificate is None:
         raise InvalidRequestError(f"{path}: the key store holds no private key with its certificate")
-    return _checked(path, KeyMaterial(key, _ordered_chain(certificate, others)))
+    return _checked(path, KeyMaterial(key, _ordered_chain(certificate, [one for _, one in others])))
 
 
 def _pkcs12_certificates(path: Path, data: bytes, password: str | None) -> tuple[bytes, ...]:
     from cryptography.hazmat.primitives.serialization import Encoding
 
     _, certificate, others = _open_pkcs12(path, data, None if password is None else password.encode())
-    found = others
+    # Java does not trust who issued the certificate of a key, unless the store has that certificate as an entry, too
+    found = [one for name, one in others if not _IN_A_CHAIN.match(name or "")]
     if certificate is not None:
-        # Java does not trust who issued the certificate of a key, unless the store has that certificate as an entry, too
-        own, *above = _ordered_chain(certificate, others)
-        for issuer in above:
+        own, *above = _ordered_chain(certificate, [one for _, one in others])
+        for issuer in above if len(found) == len(others) else ():
             found.remove(issuer)
         found = [own, *found]
     return tuple(one.public_bytes(Encoding.DER) for one in found)
@@ -212,16 +218,22 @@ def _pkcs12_certificates(path: Path, data: bytes, password: str | None) -> tuple
 
 def _open_pkcs12(
     path: Path, data: bytes, password: bytes | None
-) -> tuple[PrivateKeyTypes | None, Certificate | None, list[Certificate]]:
+) -> tuple[PrivateKeyTypes | None, Certificate | None, list[tuple[str | None, Certificate]]]:
+    """The first private key with its certificate, and all other certificates, each with its name in the store."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import pkcs12
 
     try:
-        return pkcs12.load_key_and_certificates(data, password)
+        store = pkcs12.load_pkcs12(data, password)
     except UnsupportedAlgorithm as error:
         raise InvalidRequestError(f"{path}: a key or cipher of an unknown kind: {error}") from None
     except ValueError as error:
         raise _pkcs12_error(path, error) from None
+    others = [
+        (None if (name := one.friendly_name) is None else name.decode("utf-8", "replace"), one.certificate)
+        for one in store.additional_certs
+    ]
+    return store.key, None if store.cert is None else store.cert.certificate, others
 
 
 def _pkcs12_error(path: Path, error: ValueError) -> InvalidRequestError:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.edits import Remove
@@ -12,7 +15,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import data_gone
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView
-from waltzctl.engine.losses import DirectoryGone, NoSegment, ShortHeader
+from waltzctl.engine.losses import Covered, DirectoryGone, NoSegment, ShortHeader, covered, without
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import PlanDraft
 from waltzctl.engine.repair.provenance import SegmentSurroundings
@@ -271,21 +274,22 @@ def _plan_leftovers(context: RepairContext, expected: int | None, end: int | Non
     `expected`: the id after the last record of the partition, None when unknown.  `end`: index entries for ids from `end` on
     (None: unknown) are no loss, as no replica keeps these.  `told_to`: missing ids below it have been reported by the walk.
     """
-    for part in list(context.segments):
+    others = _Others.of(context)
+    for part in context.segments:
         if part.content is not None or (part.data is not None and not part.short):
             continue
         entries = part.index_entries if end is None else max(0, min(part.index_entries, end - part.first))
         if entries:
             restored = expected is not None and expected >= part.first + entries
-            harmless = part.data is None and (restored or _covered(context, part.first, part.first + entries))
-            if harmless and not _holds_listed(context, part):
-                _leave_orphan(context, part, entries, "truncate in front of them, or bring the data file back")
+            harmless = part.data is None and (restored or others.cover(part.first, part.first + entries))
+            if harmless and not others.hold_listed(part):
+                _leave_orphan(context, others, part, entries, "truncate in front of them, or bring the data file back")
                 continue
         else:
             harmless = (
                 expected is not None
                 and expected >= part.first
-                and (part.data is None or _following(context, part) is None)
+                and (part.data is None or others.following(part) is None)
             )
         if harmless or context.allow_data_loss:
             if not harmless:
@@ -293,60 +297,77 @@ def _plan_leftovers(context: RepairContext, expected: int | None, end: int | Non
             _remove(context, part, loses=not harmless)
         elif part.data is None:
             said = "" if entries else f"transactions in front of {part.first} are missing"
-            _leave_orphan(context, part, entries, said)
+            _leave_orphan(context, others, part, entries, said)
         else:
             assert part.data is not None
-            following = _following(context, part)
+            following = others.following(part)
             told = told_to if following is None else following  # a gap was reported up to the next segment
             short = ShortHeader(part.first, part.data.size, entries, following, told)
             context.leave(short, "what it held, or what was in front of it, is lost")
 
 
-def _leave_orphan(context: RepairContext, part: RepairedSegment, entries: int, why: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """What the partition's segments will hold, arranged once: each of tens of thousands of lost data files asks for it.
+
+    `held`: the ids of all of them.  `files`: the ids in the names of data files.  `whole`: segments that were read to their ends
+    and stay as they are; none of the first n + 1 of them holds an id from `ends[n]` on.  `read`: the others that will hold
+    records.  All are in the order of their ids.
+    """
+
+    partition: int
+    held: Covered
+    files: tuple[int, ...]
+    whole: tuple[RepairedSegment, ...]
+    ends: tuple[int, ...]
+    read: tuple[RepairedSegment, ...]
+
+    @classmethod
+    def of(cls, context: RepairContext) -> _Others:
+        """Those of a partition as it is planned."""
+        parts = context.segments
+        whole = tuple(part for part in parts if part.content is not None and _stays(part))
+        return cls(
+            context.partition,
+            covered((part.survey.begins, part.survey.next_id) for part in parts if part.survey is not None),
+            tuple(part.first for part in parts if part.data is not None),
+            whole,
+            tuple(accumulate((part.survey.next_id for part in whole if part.survey is not None), max)),
+            tuple(part for part in parts if part.content is not None and not _stays(part)),
+        )
+
+    def cover(self, first: int, stop: int) -> bool:
+        """Whether ids `first` to `stop` - 1 are in segments, intact or as reported losses."""
+        return not without((first, stop), self.held)
+
+    def following(self, part: RepairedSegment) -> int | None:
+        """The id in the name of the next data file."""
+        place = bisect_right(self.files, part.first)
+        return self.files[place] if place < len(self.files) else None
+
+    def hold_listed(self, part: RepairedSegment) -> bool:
+        """Whether the segments will hold the records that an index without data lists, found or restored from a replica."""
+        orphan = SegmentView(self.partition, part.first, None, part.index)
+        # those that end in front of it, or begin behind its last record, are not read again for each such index
+        stop = bisect_right(self.whole, part.first + part.index_entries, key=lambda one: one.first)
+        chosen = [*self.whole[bisect_right(self.ends, part.first, hi=stop) : stop], *self.read]
+        planned = [(one.first, one.content) for one in chosen if one.content is not None]
+        try:
+            return listed_in(orphan, planned)
+        except (DiskReadError, FileNotFoundError):
+            return False
+
+
+def _stays(part: RepairedSegment) -> bool:
+    """Whether a segment was read to its end, and stays as it is."""
+    return part.survey is not None and not part.survey.losses and part.content is part.original
+
+
+def _leave_orphan(context: RepairContext, others: _Others, part: RepairedSegment, entries: int, why: str) -> None:
     """Leave an index without a data file to the operator."""
     assert part.index is not None
-    held = [(one.survey.begins, one.survey.next_id) for one in context.segments if one.survey is not None]
-    gone = data_gone(part.first, entries, part.index.size, held, lambda: _holds_listed(context, part))
+    gone = data_gone(part.first, entries, part.index.size, others.held, lambda: others.hold_listed(part))
     context.leave(gone, why or None)
-
-
-def _covered(context: RepairContext, first: int, stop: int) -> bool:
-    """Whether ids `first` to `stop` - 1 are in other segments, intact or as reported losses."""
-    for part in sorted(context.segments, key=lambda part: part.first):
-        if part.survey is not None and part.survey.begins <= first:
-            first = max(first, part.survey.next_id)
-    return first >= stop
-
-
-def _holds_listed(context: RepairContext, part: RepairedSegment) -> bool:
-    """Whether the other segments will hold the records that an index without data lists, found or restored from a replica."""
-    orphan = SegmentView(context.partition, part.first, None, part.index)
-    planned = [
-        (one.first, one.content)
-        for one in context.segments
-        if one.content is not None and not _ends_in_front_of(one, part.first)
-    ]
-    try:
-        return listed_in(orphan, planned)
-    except (DiskReadError, FileNotFoundError):
-        return False
-
-
-def _ends_in_front_of(part: RepairedSegment, transaction_id: int) -> bool:
-    """Whether a segment was read to its end, stays as it is, and has nothing from this id on: then it is not read again.
-
-    Where many data files are lost, each of their indexes would have all others read.
-    """
-    survey = part.survey
-    return (
-        survey is not None and not survey.losses and part.content is part.original and survey.next_id <= transaction_id
-    )
-
-
-def _following(context: RepairContext, part: RepairedSegment) -> int | None:
-    """The id in the name of the next data file."""
-    behind = (other.first for other in context.segments if other.data is not None and other.first > part.first)
-    return min(behind, default=None)
 
 
 def _remove(context: RepairContext, part: RepairedSegment, *, loses: bool) -> None:

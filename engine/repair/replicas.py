@@ -19,7 +19,7 @@ import hashlib
 import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -135,6 +135,8 @@ class _Segment:
     created: int
     unread: DiskReadError | None = None
     """Why it cannot be looked at, of a data file that is no regular one, or that the disk does not let be examined."""
+    reached: list[tuple[int, int]] = field(default_factory=list, compare=False)
+    """Ids of records that scans came to, rising, and their offsets: without an index each loss was sought from the header on."""
 
 
 class ReplicaSegments:
@@ -299,11 +301,22 @@ def _offset(source: ByteSource, segment: _Segment, transaction_id: int) -> int |
     """The offset of a record: from the index if the record is there, else from a scan; None when it is not found."""
     if (listed := _listed(source, segment, transaction_id)) is not None:
         return listed
-    for item in summarise_records(source, first_transaction_id=segment.first):
-        if not isinstance(item, Damage):
-            place = transaction_id - item.first_transaction_id
-            if 0 <= place < len(item):
-                return int(item.offset[place])
+    reached = segment.reached
+    place = bisect_right(reached, transaction_id, key=lambda one: one[0]) - 1
+    first, start = reached[place] if place >= 0 else (segment.first, HEADER_SIZE)
+    behind: int | None = first
+    for item in summarise_records(source, first_transaction_id=first, start=start, most=_READ_AHEAD):
+        if isinstance(item, Damage):
+            continue
+        if behind is not None and item.first_transaction_id < behind:
+            behind = None  # out of order: the next search would pass over what stands in front
+        elif behind is not None:
+            if not reached or item.first_transaction_id > reached[-1][0]:
+                reached.append((item.first_transaction_id, int(item.offset[0])))
+            behind = item.first_transaction_id + len(item)
+        inside = transaction_id - item.first_transaction_id
+        if 0 <= inside < len(item):
+            return int(item.offset[inside])
     return None
 
 

@@ -4,7 +4,8 @@ Feeds are pulled.  A client requests a feed from its high-water mark on; the ser
 the partition grants, and then FeedSuspended; the client requests more.
 
 An append or feed request is ignored if its connection has not mounted the partition, or if the same client has mounted it later
-through another connection.  The client finds out by its next mount.
+through another connection.  The client finds out by its next mount: while a later mount of it is known, an earlier one is *not
+ready*.  (A released server leaves such a mount without an answer.)
 
 A client may be slow to receive.  At most half of the answers that may wait for it (`Port.output_each` bytes) are feeds and data:
 beyond that these pause, so that its appends are still read.  The bound of concurrent reads of data from storage follows from the
@@ -334,10 +335,13 @@ class ClientConnection(Connection):
             )
             self.close()
             return
+        if not partition.mounts.register(asked.client, asked.generation, request.connection_sequence, self):
+            # its appends and feed requests would be passed over: it is to mount again, until the other connection has ended
+            self.reply(wire.MountResponse(asked, wire.MountState.NOT_READY))
+            return
         if (earlier := self._mounted.get((asked.partition, asked.client))) is not None:
             self._supersede(earlier)
         mounted = self._mounted[asked.partition, asked.client] = _Mounted(partition.mounts)
-        partition.mounts.register(asked.client, asked.generation, request.connection_sequence, self)
         self._begin_feed(mounted, self._answer_mount(partition, request), partition.number)
 
     async def _answer_mount(self, partition: Partition, request: wire.MountRequest) -> None:

@@ -22,11 +22,13 @@ class MountedClients:
     def __init__(self) -> None:
         self._mounts: dict[int, tuple[int, int, Mounted]] = {}  # by client id: generation, sequence number, connection
 
-    def register(self, client: int, generation: int, sequence: int, connection: Mounted) -> None:
-        """Note that a client mounts through a connection, unless a later mount of this client is known."""
+    def register(self, client: int, generation: int, sequence: int, connection: Mounted) -> bool:
+        """Note that a client mounts through a connection; False where a later mount of this client is known, which stays."""
         known = self._mounts.get(client)
-        if known is None or (generation, sequence) >= known[:2]:
-            self._mounts[client] = generation, sequence, connection
+        if known is not None and (generation, sequence) < known[:2]:
+            return False
+        self._mounts[client] = generation, sequence, connection
+        return True
 
     def is_registered(self, client: int, connection: Mounted) -> bool:
         """Whether the client's latest mount was made through this connection."""

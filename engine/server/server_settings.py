@@ -42,6 +42,8 @@ from waltzctl.engine.net.tls_options import TlsOptions
 
 METADATA_VARIABLE = "WALTZCTL_METADATA"
 """The environment variable in which every command looks for the metadata's location."""
+_LEAST_PAUSE = 0.001
+"""Seconds: a pause of none would leave the server's other partitions no turn beside a node that refuses connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +67,15 @@ class SessionOptions:
         key="waltzctl.storage.keptBytes",
     )
     first_retry: float = setting(
-        "pause before a storage node is tried again, in milliseconds; it doubles each time",
-        MILLISECONDS,
+        "pause before a storage node is tried again, in milliseconds; it doubles each time; 0 as 1",
+        MILLISECONDS.within(least=0),
         default=0.1,
         key="storage.initialRetryInterval",
         name="first-retry",
     )
     longest_retry: float = setting(
-        "longest of these pauses, in milliseconds",
-        MILLISECONDS,
+        "longest of these pauses, in milliseconds; 0 as 1",
+        MILLISECONDS.within(least=0),
         default=20.0,
         key="storage.maxRetryInterval",
         name="longest-retry",
@@ -91,8 +93,10 @@ class SessionOptions:
         check_bounds(self)
 
     def pause_after(self, pause: float) -> float:
-        """See `engine.net.retries`."""
-        return pause_after(pause, first=self.first_retry, longest=self.longest_retry)
+        """See `engine.net.retries`.  The release takes 0 for no pause at all, and tries as fast as it can."""
+        return pause_after(
+            pause, first=max(self.first_retry, _LEAST_PAUSE), longest=max(self.longest_retry, _LEAST_PAUSE)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, 
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import FileState, PartitionView, SegmentView, view_partition
-from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, NoSegment, ShortHeader
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, NoSegment, ShortHeader, covered
 from waltzctl.engine.storage.failed_syncs import (
     PIECE,
     forget_failed_sync,
@@ -176,10 +176,11 @@ def examine_partition(
 def _data_gone(examination: Examination) -> Iterator[DataGone]:
     """The indexes whose data file is missing, each with whether the records that it lists are in other segments."""
     view = examination.view
-    held = [(one.first_transaction_id, one.next_transaction_id) for one in examination.extents]
+    held = covered((one.first_transaction_id, one.next_transaction_id) for one in examination.extents)
+    holders = view.data_segments
     for orphan in view.segments:
         if orphan.data is None and orphan.index is not None and orphan.data_path not in view.special:
-            alike = partial(stand_elsewhere, orphan, view.data_segments)
+            alike = partial(stand_elsewhere, orphan, holders)
             yield data_gone(orphan.first_transaction_id, orphan.entries, orphan.index.size, held, alike)
 
 

@@ -482,3 +482,56 @@ def test_a_feed_with_nothing_to_come_asks_for_no_client_id(partitions: tuple[int
         assert await asyncio.wait_for(anext(feed, None), 10.0) is None
 
     run(test)
+
+
+@pytest.mark.parametrize("missed", [0, 1, 3])
+def test_a_feed_request_that_is_passed_over_is_noticed_by_who_only_reads(missed: int) -> None:
+    """By a released server without a session at that moment, which keeps the partition: the reader waited for ever.
+
+    One step to each side: where the log ends at the reader's position nothing is asked but how far it goes.
+    """
+
+    class Server(FeedingServer):
+        mounted: list[int]
+        marks = 0
+        end = 0
+
+        def _answer(self, message: Any) -> None:
+            match message:
+                case wire.MountRequest():
+                    self.mounted.append(message.client_high_water_mark)
+                    self.say(*fed(0, *range(message.client_high_water_mark + 1, self.end + 1)))
+                case wire.HighWaterMarkRequest():
+                    self.marks += 1
+                    self.say(wire.HighWaterMarkResponse(message.request_id, self.end))
+            super()._answer(message)
+
+    async def test(client: LogClient) -> None:
+        feed = client.feed(0)
+        assert (await anext(feed)).transaction_id == 0
+        waiting = asyncio.ensure_future(anext(feed))
+        await quiet()
+        assert (server.mounted, len(server.asked)) == ([-1], 1)
+        server.end = missed
+        await asyncio.sleep(100.0)
+        assert server.marks >= 2
+        assert server.mounted == ([-1, 0] if missed else [-1])
+        assert waiting.done() == bool(missed)
+        if missed:
+            assert [await waiting] + [await anext(feed) for _ in range(missed - 1)] == [
+                Transaction(0, number, RequestId(OTHER, 1, 0, number + 1), 0) for number in range(1, missed + 1)
+            ]
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await feed.aclose()
+
+    async def whole() -> None:
+        server.mounted = []
+        options = ClientOptions(timeout=10.0, ahead=AHEAD)
+        async with LogClient(
+            Directory(servers={0: PartitionServer("here", 1, 1)}), server.connect, log=LOG, options=options
+        ) as client:
+            await test(client)
+
+    server = Server()
+    simulate(whole())

@@ -930,6 +930,29 @@ def test_a_zookeeper_that_is_silent_for_the_timeout_counts_as_lost(tmp_path: Pat
         asyncio.run(test(server))
 
 
+@pytest.mark.parametrize(("stopped", "answers", "lost"), [(1.6, True, False), (1.6, False, True), (0.9, False, True)])
+def test_a_process_that_was_stopped_hears_what_zookeeper_says_before_it_gives_its_session_up(
+    stopped: float, answers: bool, lost: bool
+) -> None:
+    """Where ZooKeeper stood still as well, the session is in force: all partitions of a log server were closed and begun anew."""
+
+    async def test() -> None:
+        contact: Any = SimpleNamespace(granted=1.0, heard=time.monotonic())
+        where = ZooKeeperOptions("127.0.0.1:1", "/root")
+        store = ZooKeeperStore(zookeeper_that_answers(None, None), contact, where, contextlib.ExitStack())
+        told, loop = store.lost, asyncio.get_running_loop()
+        time.sleep(stopped)  # the loop is held up as by a SIGSTOP
+        if answers:  # in the library's thread, as soon as there is one
+            loop.call_later(0.02, lambda: setattr(contact, "heard", time.monotonic()))
+        begun = loop.time()
+        await asyncio.wait([told], timeout=0.6)
+        assert told.done() is lost
+        assert not lost or loop.time() - begun < 0.4
+        await store.close()
+
+    asyncio.run(test())
+
+
 def test_whose_packets_vanish_knows_that_its_session_is_over_when_others_see_it(zookeeper: ZooKeeperServer) -> None:
     """The library needs two thirds of a timeout to find such a connection broken, and its own count begins there."""
 

@@ -37,8 +37,8 @@ SETTINGS: tuple[Slip, ...] = (
     ),
     Slip(
         _KEYSTORE,
-        "KeyMaterial(key, _ordered_chain(certificate, others))",
-        "KeyMaterial(key, (certificate, *others))",
+        "KeyMaterial(key, _ordered_chain(certificate, [one for _, one in others]))",
+        "KeyMaterial(key, (certificate, *(one for _, one in others)))",
         _OF_STORES,
         "a node shows strangers' certificates",
     ),

@@ -120,7 +120,7 @@ def test_a_pkcs12_store_that_the_library_does_not_take_is_told(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(pkcs12, "load_key_and_certificates", fails)
+    monkeypatch.setattr(pkcs12, "load_pkcs12", fails)
     assert why(tmp_path, b"\x30", kind="PKCS12", trust=trust) == message
 
 
@@ -237,3 +237,31 @@ def test_who_issued_a_key_s_certificate_is_trusted_where_the_store_has_it_as_an_
     path.write_bytes(replace(NODE, above=NODE.above * 2).pkcs12())
     found = read_trust_store(path, PASSWORD, "PKCS12")
     assert found == tuple(one.public_bytes(Encoding.DER) for one in NODE.chain)
+
+
+@pytest.mark.parametrize("entries", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("in_front", [False, True])
+def test_who_issued_the_certificates_of_several_keys_is_trusted_where_there_is_an_entry(
+    tmp_path: Path, entries: tuple[int, ...], in_front: bool
+) -> None:
+    """As Java writes the store: above a key's own certificate each has its subject for a name, an entry its alias.
+
+    Everybody with a certificate of the second key's authority could connect.
+    """
+    authorities = AUTHORITY, Authority()
+    first, second = (one.issue(f"node{number}", "node.example") for number, one in enumerate(authorities))
+    named = [
+        *(pkcs12.PKCS12Certificate(one, one.subject.rfc4514_string().encode()) for one in first.above),
+        pkcs12.PKCS12Certificate(second.certificate, b"key2"),
+        *(pkcs12.PKCS12Certificate(one, one.subject.rfc4514_string().encode()) for one in second.above),
+    ]
+    trusted = [pkcs12.PKCS12Certificate((first, second)[one].above[-1], b"entry%d" % one) for one in entries]
+    others = [*trusted, *named] if in_front else [*named, *trusted]
+    path = tmp_path / "several.p12"
+    locked = BestAvailableEncryption(PASSWORD.encode())
+    path.write_bytes(serialize_key_and_certificates(b"key1", first.key, first.certificate, others, locked))
+    expected = {one.public_bytes(Encoding.DER) for one in (first.certificate, second.certificate)}
+    expected |= {one.certificate.public_bytes(Encoding.DER) for one in trusted}
+    found = read_trust_store(path, PASSWORD, "PKCS12")
+    assert ({*found}, len(found)) == (expected, len(expected))
+    assert read_key_store(path, PASSWORD, "PKCS12").chain[0] == first.certificate

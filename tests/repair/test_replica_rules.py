@@ -484,3 +484,44 @@ def test_a_replica_without_the_partition_holds_nothing_and_one_that_is_gone_is_t
     shutil.rmtree(replica.path)
     with pytest.raises(NotWaltzError, match="no such directory"):
         replica.segments(3)
+
+
+@pytest.mark.parametrize("falling", [False, True])
+def test_without_an_index_a_record_is_sought_from_the_last_place_in_front_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, falling: bool
+) -> None:
+    """For each of thousands of losses the replica's segment was read from its header on."""
+    count, step = 4000, 40
+    records = make_records(count, size=1000)
+    build_directory(tmp_path / "a", {0: count}, per_segment=count, size=1000, local_low_water_mark=-1)
+    for one in (tmp_path / "a" / "0").glob("*.idx"):
+        one.unlink()
+    replica, scan, seen = opened(tmp_path / "a"), replicas.summarise_records, [0]
+
+    def counted(*given: object, **more: object) -> object:
+        for item in scan(*given, **more):  # type: ignore[arg-type]
+            seen[0] += len(item)
+            yield item
+
+    monkeypatch.setattr(replicas, "summarise_records", counted)
+    wanted = range(count - 1, -1, -step) if falling else range(0, count, step)
+    for number in wanted:
+        assert replica.record(0, number) == encode_records([records[number]])[0]
+    assert seen[0] <= count + len(wanted) * 600
+    assert replica.record(0, count) is None
+
+
+def test_a_replica_out_of_order_gives_the_first_of_two_records(tmp_path: Path) -> None:
+    """Also behind a search that came past both."""
+    build_directory(tmp_path / "a", {0: 1}, local_low_water_mark=-1)
+    for one in (tmp_path / "a" / "0").iterdir():
+        one.unlink()
+    first, second = make_records(300, size=2000), make_records(300, size=2100)
+    path = tmp_path / "a" / "0" / segment_name(0)
+    write_segment(tmp_path / "a" / "0", first)
+    path.write_bytes(path.read_bytes() + encode_records(second[100:])[0])
+    for one in (tmp_path / "a" / "0").glob("*.idx"):
+        one.unlink()
+    replica = opened(tmp_path / "a")
+    for number in (299, 100, 250, 0, 99, 299):
+        assert replica.record(0, number) == encode_records([first[number]])[0]

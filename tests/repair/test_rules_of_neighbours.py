@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.builders import build_directory
+from tests.cli.damage import segment_of
 from tests.repair.twelve import Twelve
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
@@ -21,10 +23,8 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from waltzctl.engine.repair.recover_partition import (
     _behind,
-    _covered,
-    _following,
     _has_no_data,
-    _holds_listed,
+    _Others,
     _plan_leftovers,
     _plan_no_segment,
     _reach,
@@ -33,7 +33,7 @@ from waltzctl.engine.repair.recover_partition import (
 )
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
 from waltzctl.engine.repair.survey import Loss, Survey
-from waltzctl.formats.segment import HEADER_SIZE
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE
 
 TAIL = Loss(Code.TORN_TAIL, 300, 360, 6, None, None)
 INNER = Loss(Code.RECORD_CHECKSUM, 200, 260, 5, 6, None)
@@ -52,7 +52,8 @@ def part(
 
 
 def among(*parts: RepairedSegment) -> RepairContext:
-    return SimpleNamespace(segments=list(parts))  # type: ignore[return-value]  # of which only these are looked at
+    segments = sorted(parts, key=lambda one: one.first)
+    return SimpleNamespace(segments=segments, partition=0)  # type: ignore[return-value]  # of which only these are looked at
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_what_stands_behind_a_segment() -> None:
 def test_whether_other_segments_hold_what_an_index_lists(
     parts: list[RepairedSegment], first: int, stop: int, *, covered: bool
 ) -> None:
-    assert _covered(among(*parts), first, stop) is covered
+    assert _Others.of(among(*parts)).cover(first, stop) is covered
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_whether_other_segments_hold_what_an_index_lists(
 )
 def test_which_data_file_is_the_next_one(others: Sequence[RepairedSegment], following: int | None) -> None:
     mine = part(4)
-    assert _following(among(mine, *others), mine) == following
+    assert _Others.of(among(mine, *others)).following(mine) == following
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), DiskReadError(Path("a"), 0, OSError(5, "Input/output error"))])
@@ -137,12 +138,55 @@ def test_an_index_that_cannot_be_read_says_nothing_of_what_will_be_here(
     def fail(*_: object) -> bool:
         raise error
 
-    context = SimpleNamespace(segments=[part(0, 4)], partition=0)
+    others = _Others.of(among(part(0, 4)))
     for listed in (True, False):
         monkeypatch.setattr(recover_partition, "listed_in", lambda *_, listed=listed: listed)
-        assert _holds_listed(context, part(4, size=None)) is listed  # type: ignore[arg-type]
+        assert others.hold_listed(part(4, size=None)) is listed
     monkeypatch.setattr(recover_partition, "listed_in", fail)
-    assert not _holds_listed(context, part(4, size=None))  # type: ignore[arg-type]
+    assert not others.hold_listed(part(4, size=None))
+
+
+@pytest.mark.parametrize("entries", range(1, 6))
+@pytest.mark.parametrize("first", range(12))
+def test_what_an_index_lists_is_looked_for_where_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, first: int, entries: int
+) -> None:
+    """In each segment that may hold one of its ids, and in those of which nobody knows; where many are lost, in no others."""
+    parts = [part(0, 4), part(3, 8), part(5, 7), part(8, 9, INNER), part(9, 11)]
+    for one in parts:
+        one.content = one.original = Content(str(one.first), ())
+    asked: list[str] = []
+    monkeypatch.setattr(recover_partition, "listed_in", lambda _, planned: asked.extend(one.name for _, one in planned))
+    others = _Others.of(among(*parts))
+    others.hold_listed(
+        replace(part(first, size=None), index=FileState(Path("i"), HEADER_SIZE + entries * ENTRY_SIZE, 0, 0))
+    )
+    needed = {
+        str(one.first)
+        for one in parts
+        if one.survey is not None and first < one.survey.next_id and one.first < first + entries
+    }
+    assert needed <= {*asked}
+    assert len(asked) == len({*asked})
+    assert ("0" in asked) == (first < 4)
+    assert ("9" in asked) == (first < 11 and first + entries >= 9)
+
+
+def test_what_many_lost_data_files_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are arranged once: each lost file went through all of them, which took a minute for some thousands."""
+    counted = [0]
+    arrange = _Others.of
+
+    def count(context: RepairContext) -> _Others:
+        counted[0] += 1
+        return arrange(context)
+
+    monkeypatch.setattr(_Others, "of", count)
+    storage = build_directory(tmp_path / "a", {0: 40}, per_segment=1)
+    for lost in range(1, 40, 2):
+        segment_of(storage, 0, lost).unlink()
+    found = plan_recover(storage)
+    assert (len([one for one in found.plan.undecided if one.code is Code.INDEX_ORPHAN]), counted) == (20, [1])
 
 
 def test_what_is_left_of_a_segment() -> None:
@@ -407,9 +451,9 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
 ) -> None:  # fmt: skip
     """What it lists is here, or comes back, or is lost; one that stands behind another left-over is no other case."""
     said: list[str] = []
-    monkeypatch.setattr(recover_partition, "_holds_listed", lambda *_: listed)
+    monkeypatch.setattr(_Others, "hold_listed", lambda *_: listed)
     monkeypatch.setattr(recover_partition, "_remove", lambda *_, loses: said.append(AWAY if loses else GONE))
-    monkeypatch.setattr(recover_partition, "_leave_orphan", lambda *call: said.append(f"left: {call[3]}"))
+    monkeypatch.setattr(recover_partition, "_leave_orphan", lambda *call: said.append(f"left: {call[4]}"))
     for allowed, wanted in ((False, unasked), (True, loss)):
         said.clear()
         context = among(*others, one)
@@ -422,9 +466,9 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
 
 def test_each_left_over_is_judged_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(recover_partition, "_holds_listed", lambda _, one: one.first == 6)
+    monkeypatch.setattr(_Others, "hold_listed", lambda _, one: one.first == 6)
     monkeypatch.setattr(recover_partition, "_remove", lambda _, one, **__: said.append(f"removed {one.first}"))
-    monkeypatch.setattr(recover_partition, "_leave_orphan", lambda *call: said.append(f"left {call[1].first}"))
+    monkeypatch.setattr(recover_partition, "_leave_orphan", lambda *call: said.append(f"left {call[2].first}"))
     both = [left_over(3), replace(left_over(1), first=6)]
     for parts in (both, both[::-1]):
         said.clear()

@@ -118,9 +118,34 @@ def test_who_has_not_mounted_is_passed_over_and_a_later_connection_replaces_an_e
             assert (await old.flush())[0] == 0
             new.append(b"replaces")
             assert (await new.flush())[0] == 1
-            await old.mount(connection=1)
+            assert await old.mount(connection=1) == (MountState.NOT_READY, [])
             old.append(b"is not let back")
             assert (await old.flush())[0] == 1
+
+    run(work())
+
+
+@pytest.mark.parametrize(("known", "last"), [(2, 1), (2, 2)])
+def test_who_mounts_beside_a_later_mount_that_has_not_ended_is_let_in_behind_it(
+    tmp_path: Path, known: int, last: int
+) -> None:
+    """A half-open connection, say: it was told READY, its appends were passed over, and its feed stood still behind that, too."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            half_open, now = await cluster.client(), await cluster.client()
+            await half_open.mount(connection=known)
+            later = known <= last
+            assert (await now.mount(connection=last))[0] is (MountState.READY if later else MountState.NOT_READY)
+            now.append(b"is heard of once it is mounted")
+            assert (await now.flush())[0] == (0 if later else -1)
+            await half_open.close()
+            while (await now.mount(connection=last))[0] is not MountState.READY:
+                await asyncio.sleep(0.01)
+            made = now.append(b"after it")
+            end = (await now.flush())[0]
+            assert (await feed(now, end - 1, 1)) == [(end, made)]
 
     run(work())
 

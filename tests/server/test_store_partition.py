@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from tests.server.storing import LOG, until
-from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError
-from waltzctl.engine.server.server_settings import SessionOptions
+from waltzctl.engine.errors import ConcurrentUpdateError, InvalidRequestError, PeerUnreachableError
+from waltzctl.engine.net.configuration import load_configuration
+from waltzctl.engine.server.server_settings import LOG_SERVER, SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
@@ -176,3 +178,29 @@ def test_why_there_is_no_session_is_logged_once(caplog: pytest.LogCaptureFixture
             await waiting
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("first", "longest", "pauses"),
+    [
+        ("0", "0", [0.001, 0.001, 0.001]),
+        ("0", "3", [0.001, 0.002, 0.003]),
+        ("1", "0", [0.001, 0.001, 0.001]),
+        ("2", "3", [0.002, 0.003, 0.003]),
+    ],
+)
+def test_no_pause_between_attempts_is_a_setting_as_in_the_release(
+    tmp_path: Path, first: str, longest: str, pauses: list[float]
+) -> None:
+    """A file of the release that has it did not start this server; a pause there is, so that others have their turn."""
+    file, needed = tmp_path / "server.yml", "server.port: 1001\n"
+    file.write_text(f"{needed}storage.initialRetryInterval: {first}\nstorage.maxRetryInterval: {longest}\n")
+    options = load_configuration(LOG_SERVER, file=file).options.server.session
+    found, pause = [], 0.0
+    for _ in pauses:
+        pause = options.pause_after(pause)
+        found.append(pause)
+    assert found == pauses
+    file.write_text(f"{needed}storage.initialRetryInterval: -1\n")
+    with pytest.raises(InvalidRequestError, match="must be a whole number of milliseconds, at least 0, not -1"):
+        load_configuration(LOG_SERVER, file=file)
