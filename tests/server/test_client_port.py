@@ -150,6 +150,39 @@ def test_who_mounts_beside_a_later_mount_that_has_not_ended_is_let_in_behind_it(
     run(work())
 
 
+@pytest.mark.parametrize(("generation", "connection"), [(1, 4), (0, 9)], ids=["connection", "generation"])
+def test_an_earlier_mount_is_not_told_that_it_is_ready(tmp_path: Path, generation: int, connection: int) -> None:
+    """Whoever believed it would append and ask for feeds for ever: both are ignored, also once the later mount has ended."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            later, earlier = await cluster.client(), await cluster.client()
+            assert (await later.mount(connection=5))[0] is MountState.READY
+
+            async def mount() -> MountState:
+                asked = replace(earlier.next_id(), generation=generation)
+                earlier.say(wire.MountRequest(asked, -1, connection))
+                answer, _ = await earlier.hear_one(wire.MountResponse)
+                assert answer.request_id == asked
+                return answer.state
+
+            assert await mount() is MountState.NOT_READY
+            later.append(b"by the one that counts")
+            assert (await later.flush())[0] == 0
+            await later.close()
+
+            async def mounted() -> None:
+                while await mount() is not MountState.READY:
+                    await asyncio.sleep(0.01)
+
+            await asyncio.wait_for(mounted(), 20)
+            earlier.append(b"by the other one")
+            assert (await earlier.flush())[0] == 1
+
+    run(work())
+
+
 @pytest.mark.parametrize(("version", "state"), [(2, MountState.NOT_READY), (3, MountState.CLIENT_AHEAD)])
 def test_a_client_that_is_ahead_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int, state: MountState
