@@ -23,12 +23,14 @@ class MountedClients:
         self._mounts: dict[int, tuple[int, int, Mounted]] = {}  # by client id: generation, sequence number, connection
 
     def register(self, client: int, generation: int, sequence: int, connection: Mounted) -> bool:
-        """Note that a client mounts through a connection; False where a later mount of this client is known, which stays."""
+        """Note that a client mounts through a connection, unless a later mount of this client is known, which stays.
+
+        Returns whether its mount that counts is through this connection now.
+        """
         known = self._mounts.get(client)
-        if known is not None and (generation, sequence) < known[:2]:
-            return False
-        self._mounts[client] = generation, sequence, connection
-        return True
+        if known is None or (generation, sequence) >= known[:2]:
+            self._mounts[client] = generation, sequence, connection
+        return self.is_registered(client, connection)
 
     def is_registered(self, client: int, connection: Mounted) -> bool:
         """Whether the client's latest mount was made through this connection."""
