@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from waltzctl.engine.server.mounted_clients import MountedClients
 
 
