@@ -156,7 +156,8 @@ class CommitJournal:
         `path` may be relative to the working directory; it is stored as an absolute path, because the next process may be started
         elsewhere.  `threaded` False: there is no background thread, and the caller calls `work` instead.
 
-        A file that an earlier journal of this directory left at `path` is replaced.  Raises RefusedError for any other file at
+        A file that an earlier journal of this directory left at `path` is replaced, or kept beside it
+        (`engine.storage.journal_creation`).  Raises RefusedError for any other file at
         `path`, for a journal that another process is writing, and while an earlier journal still holds records that are not in
         their segments; DiskWriteError.
         """
@@ -167,7 +168,7 @@ class CommitJournal:
                 f"{storage}: its last commit journal still holds records that could not be written back",
                 advice=f"bring back what the findings name, and run without --journal until then; {GIVING_UP}",
             )
-        state, files = create_journal_file(storage, path, area_size, descriptors=AT_A_TIME)
+        state, files = create_journal_file(storage, path, area_size, descriptors=AT_A_TIME, log=log)
         try:
             control.set_journaled(True)
         except BaseException:  # the mark may be on the disk all the same, so the journal file has to stay

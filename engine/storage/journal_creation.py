@@ -5,8 +5,8 @@ From then on the file is written by `engine.storage.commit_journal`; its layout:
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import logging
 import os
 import uuid
 from collections.abc import Iterable
@@ -14,17 +14,9 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.durable.directory_lock import hold_file
-from waltzctl.engine.errors import DamageError, RefusedError
+from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.storage.journal_recovery import is_written, remove_file, stands_in_segments
-from waltzctl.engine.storage.journal_state import (
-    STATE_LIMIT,
-    JournalState,
-    decode_state,
-    owner_of,
-    state_path,
-    write_state,
-)
-from waltzctl.engine.storage.store import list_entries
+from waltzctl.engine.storage.journal_state import JournalState, kept_path, owner_of, write_state
 from waltzctl.formats.journal_file import (
     AREAS,
     BLOCK,
@@ -39,7 +31,7 @@ _ZEROS = 1 << 20
 
 
 def create_journal_file(
-    storage: Path, path: Path, area_size: int, *, descriptors: int
+    storage: Path, path: Path, area_size: int, *, descriptors: int, log: logging.Logger
 ) -> tuple[JournalState, list[disk.WritableFile]]:
     """Make the file of a journal, and the state file that names it; both are durable on return.
 
@@ -49,7 +41,7 @@ def create_journal_file(
     owner, path = owner_of(storage), path.absolute()
     if ".." in path.parts:  # the path may begin with the storage directory and yet lead out of it
         path = path.parent.resolve() / path.name
-    _remove_earlier_journal(storage, path, owner)
+    _clear_place(storage, path, owner, log)
     state = JournalState(path, uuid.uuid4())
     files: list[disk.WritableFile] = []
     try:
@@ -62,7 +54,7 @@ def create_journal_file(
                 head = AreaHeader(state.journal_id, owner, area_size, epoch)
                 file.write_at(start + header_offset(epoch), encode_area_header(head))
             # another process may have made one since, which is not to be replaced
-            _remove_earlier_journal(storage, path, owner)
+            _clear_place(storage, path, owner, log)
         for one in files:
             one.path = path
         if not file_status.is_at(path, os.fstat(files[0].fileno())):
@@ -83,11 +75,11 @@ def close_all(files: Iterable[disk.WritableFile]) -> None:
         file.close()
 
 
-def _remove_earlier_journal(storage: Path, path: Path, owner: uuid.UUID) -> None:
-    """Remove the file at `path` if it is an earlier journal of the same directory.  Raises RefusedError, DiskReadError.
+def _clear_place(storage: Path, path: Path, owner: uuid.UUID, log: logging.Logger) -> None:
+    """Remove an earlier journal of the same directory from `path`, or move it (`kept_path`).  Raises RefusedError, DiskError.
 
-    A directory is known by its path, so it may also be the journal of one that crashed and was then moved away, and that still
-    needs it.  Nobody needs what stands in this directory's segments, nor what was given up here (`recover --forget-journal`).
+    A directory is known by its path, so the journal may also be that of one that crashed and was then moved away, and that still
+    needs it: it is moved unless all of its records are in this directory's segments.
     """
     try:
         header = decode_area_header(disk.read_range(path, 0, BLOCK))
@@ -101,27 +93,19 @@ def _remove_earlier_journal(storage: Path, path: Path, owner: uuid.UUID) -> None
             f"{path}: another process is writing this commit journal",
             advice="name another path: a journal is for one node",
         )
-    state = JournalState(path, header.journal_id)
-    if not stands_in_segments(storage, state) and not _was_given_up(storage, state):
-        raise RefusedError(
-            f"{path}: the commit journal of a directory that was at {storage} before stands there, with records that are not in"
-            " this one's segments",
-            advice="name another path, and keep the file where it is: that directory needs it when it is opened",
-        )
-    disk.unlink(path)
-
-
-def _was_given_up(storage: Path, state: JournalState) -> bool:
-    """Whether a repair of this directory took its state file away, which named this journal.  Raises DiskReadError."""
-    own = state_path(storage).relative_to(storage).as_posix()
-    for entry in list_entries(storage):
-        for file in entry.files:
-            if file.path == own and file.kept is not None:
-                with contextlib.suppress(FileNotFoundError, DamageError):  # pruned
-                    kept = disk.read_range(entry.path / file.kept, 0, STATE_LIMIT)
-                    if decode_state(kept, storage).journal_id == state.journal_id:
-                        return True
-    return False
+    if stands_in_segments(storage, JournalState(path, header.journal_id)):
+        disk.unlink(path)
+        return
+    kept = kept_path(path, header.journal_id)
+    disk.rename(path, kept)
+    disk.sync_directory(path.parent)
+    log.warning(
+        "%s: an earlier commit journal stood there, with records that are not in the segments of %s: it is kept as %s, where the"
+        " directory finds it that it is of, if that was moved; remove it if there is none",
+        path,
+        storage,
+        kept,
+    )
 
 
 def _open_and_hold(path: PurePath, descriptors: int) -> list[disk.WritableFile]:

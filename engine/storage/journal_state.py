@@ -20,7 +20,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.errors import OTHER_PROGRAM, DamageError, DiskReadError, RefusedError, SpecialFileError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import read_control
@@ -34,7 +34,7 @@ GIVING_UP = "recover --forget-journal gives up what stands in the journal only"
 BRING_BACK = "bring back what is missing"
 """What lets a journal that is lost be written back again, in advice."""
 _STATE_VERSION = 1
-STATE_LIMIT = 1 << 20
+_STATE_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,11 @@ class JournalState:
     path: Path
     journal_id: uuid.UUID
     partitions: tuple[int, ...] | None = None
+
+
+def kept_path(journal: Path, journal_id: uuid.UUID) -> Path:
+    """Where a journal is moved in whose place another one is made, although a directory may need it: see `journal_creation`."""
+    return journal.with_name(f"{journal.name}.{journal_id}")
 
 
 def state_path(storage: PurePath) -> PurePath:
@@ -65,15 +70,9 @@ def read_state(storage: PurePath) -> JournalState | None:
     """
     path = state_path(storage)
     try:
-        raw = places.read_range(path, 0, STATE_LIMIT)
+        raw = places.read_range(path, 0, _STATE_LIMIT)
     except FileNotFoundError:
         return None
-    return decode_state(raw, storage)
-
-
-def decode_state(raw: bytes, storage: PurePath) -> JournalState:
-    """The state in the bytes of a storage directory's state file.  Raises DamageError, as `read_state`."""
-    path = state_path(storage)
     try:
         document = StrictObject(json.loads(raw), "the file")
         if (version := document.number("version")) != _STATE_VERSION:
@@ -91,6 +90,8 @@ def decode_state(raw: bytes, storage: PurePath) -> JournalState:
         raise DamageError(
             f"{path}: cannot be understood: {error}", advice=f"put back what stood there; {GIVING_UP}"
         ) from error
+    if places.on_this_machine(storage) and file_status.is_named(kept := kept_path(journal, journal_id)):
+        journal = kept
     return JournalState(journal, journal_id, None if partitions is None else tuple(partitions))
 
 

@@ -21,8 +21,6 @@ from tests.storage.power_loss import BEFORE, LOG, Journaled, failing, is_marked,
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskFullError, DiskWriteError, RefusedError, SyncFailedError
 from waltzctl.engine.node.outages import standing_outage
-from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.recover_journal import plan_forget_journal
 from waltzctl.engine.storage import commit_journal, directory, journal_creation, journal_recovery
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.journal_state import read_state, state_path
@@ -754,8 +752,8 @@ def test_what_an_earlier_journal_left_is_replaced_where_its_records_are_in_the_s
 
 
 @pytest.mark.parametrize("other", ["empty", "older", "damaged"])
-def test_a_journal_that_a_directory_needs_which_was_moved_away_is_not_replaced(
-    journaled: Journaled, tmp_path: Path, other: str
+def test_a_journal_that_a_directory_needs_which_was_moved_away_is_kept(
+    journaled: Journaled, tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
 ) -> None:
     """It crashed, was put aside, and another directory took its place: what it acknowledged stood nowhere any more."""
     journaled.commit({0: 2})
@@ -771,26 +769,13 @@ def test_a_journal_that_a_directory_needs_which_was_moved_away_is_not_replaced(
         journal = bytes(damaged)
     journaled.file.write_bytes(journal)
     with StorageDirectory.open(journaled.path) as another:
-        with pytest.raises(RefusedError, match="a directory that was at"):
-            another.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
-        assert not another._control.journaled
-    assert journaled.file.read_bytes() == journal
-    assert journaled.held(moved) == acknowledged
-
-
-def test_a_journal_that_was_given_up_is_replaced(journaled: Journaled, tmp_path: Path) -> None:
-    journaled.commit({0: 2})
-    lost, journal = journaled.after_power_loss(tmp_path), journaled.file.read_bytes()
-    state = Path(state_path(journaled.path)).read_text()
-    journaled.storage.close()
-    shutil.rmtree(journaled.path)
-    lost.rename(journaled.path)
-    Path(state_path(journaled.path)).write_text(state)
-    journaled.file.write_bytes(journal)
-    apply(plan_forget_journal(journaled.path), arguments=[])
-    with StorageDirectory.open(journaled.path) as storage:
-        storage.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
-        assert journaled.file.read_bytes() != journal
+        another.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
+        (kept,) = journaled.file.parent.glob(f"{journaled.file.name}.*")
+        assert kept.read_bytes() == journal
+        assert "it is kept as" in caplog.text
+        if other != "damaged":
+            assert journaled.held(moved) == acknowledged
+    assert journaled.file.name not in [one.name for one in journaled.file.parent.iterdir()], "that of the other is over"
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -813,7 +798,7 @@ def test_a_journal_that_a_process_writes_is_nobody_elses(journaled: Journaled, m
 def test_two_that_make_a_journal_at_one_path_at_once_do_not_both_get_it(
     journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_creation, "_remove_earlier_journal", lambda *_: None)
+    monkeypatch.setattr(journal_creation, "_clear_place", lambda *_: None)
     monkeypatch.setattr(disk, "replacing", lambda path: contextlib.nullcontext(disk.WritableFile.open(path)))
     build_directory(tmp_path / "other", {0: BEFORE})
     with StorageDirectory.open(tmp_path / "other") as other:
