@@ -10,42 +10,30 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from waltzctl.engine.client.append_bounds import OversizedAppendError, lock_ids
 from waltzctl.engine.client.append_call import AppendCall, Numbered
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
-from waltzctl.engine.client.log_transaction import Draft, Lock, Transaction
+from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.futures import fail, taken
-from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.append_frames import append_writer
 from waltzctl.formats.wire.feed_frames import FeedRow
 from waltzctl.formats.wire.frame import FRAME_HEADER
-from waltzctl.formats.wire.primitives import DEFAULT_LIMITS
 
 
 class ClientAheadError(RefusedError):
     """The log ends before the last transaction that this client has seen."""
-
-
-class OversizedAppendError(InvalidRequestError):
-    """An append that is longer, or has more locks, than a server accepts.  `place`: the draft's index in its call, from 0.
-
-    A server would close the connection, with everything in flight on it, each time that the append is sent.
-    """
-
-    def __init__(self, place: int, message: str, advice: str) -> None:
-        super().__init__(message, advice=advice)
-        self.place = place
 
 
 SPENT_AT = LAST_SEQUENCE - (1 << 20)
@@ -532,7 +520,11 @@ class Mount:
                 if draft is None:
                     continue
                 self._sequence = sequence = self._sequence + 1
-                ids = _ids(draft.write_locks, place), _ids(draft.read_locks, place), _ids(draft.append_locks, place)
+                ids = (
+                    lock_ids(draft.write_locks, place),
+                    lock_ids(draft.read_locks, place),
+                    lock_ids(draft.append_locks, place),
+                )
                 try:
                     frame = write(client, generation, partition, sequence, mark, draft.header, draft.data, *ids)
                 except ValueError as error:
@@ -623,19 +615,6 @@ class Mount:
                 # a released server that gets no session for a moment leaves a flush without an answer, and a feed without an end
                 self.ready.clear()
                 self._mount_again()
-
-
-def _ids(locks: Collection[Lock], place: int) -> tuple[int, ...]:
-    """The ids of a draft's locks of one kind.  Raises OversizedAppendError."""
-    if not locks:
-        return ()
-    if len(locks) > DEFAULT_LIMITS.max_list:
-        raise OversizedAppendError(
-            place,
-            f"an append with {len(locks)} locks of one kind; the most that a server takes are {DEFAULT_LIMITS.max_list}",
-            "make one lock stand for several of them, or append several transactions",
-        )
-    return tuple([lock_id(*lock) for lock in locks])
 
 
 def _set_result(future: asyncio.Future[Any], value: object) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from tests.client.log_in_process import OPTIONS, Bulk, InProcess, drafts, named, quiet, run
 from tests.simulation.virtual_time import hold_up
+from waltzctl.engine.client.append_bounds import OversizedAppendError
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_transaction import Build, Draft
-from waltzctl.engine.client.partition_mount import ClientAheadError, OversizedAppendError
+from waltzctl.engine.client.partition_mount import ClientAheadError
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import client as wire

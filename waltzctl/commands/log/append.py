@@ -143,8 +143,8 @@ class _Progress:
 
 
 async def _append(client: LogClient, partition: int, input_format: InputFormat, progress: _Progress) -> None:
+    from waltzctl.engine.client.append_bounds import OversizedAppendError
     from waltzctl.engine.client.log_transaction import Draft
-    from waltzctl.engine.client.partition_mount import OversizedAppendError
     from waltzctl.formats.segment import RECORD_OVERHEAD
     from waltzctl.intake import BadLineError, EntryStream, bare_entries, json_entries
 
