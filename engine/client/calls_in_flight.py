@@ -15,7 +15,7 @@ class CallInFlight:
     """A call in flight.  `expected`: the type of its response; `what` names it in errors; `begun`: loop time.
 
     Its deadline is `seconds` after it began, or with `of_silence` after bytes of the peer were received last, if that was later.
-    `anew`: how often it may still begin anew.
+    `anew`: how often it may still begin anew, and with `of_silence` as often again when more was received since.
     """
 
     future: asyncio.Future[Any]
@@ -74,12 +74,14 @@ class CallsInFlight:
         calls, self._calls = self._calls, {}
         return calls.values()
 
-    def begin_anew(self, now: float) -> None:
+    def begin_anew(self, now: float, heard: float) -> None:
         """The loop was blocked, or the process stopped: what has come meanwhile is read before a deadline counts.
 
-        See `engine.net.deadlines`.
+        See `engine.net.deadlines`.  `heard`: as for `CallInFlight.deadline`.
         """
         for call in self._calls.values():
+            if call.of_silence and heard > call.begun:  # progress, as for a `Watchdog`: it may last for hours
+                call.anew = ANEW
             if call.anew:
                 call.anew, call.begun = call.anew - 1, now
 

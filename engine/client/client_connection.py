@@ -427,7 +427,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         now = self._loop.time()
         if timer is not None and now - timer.when() > HELD_UP:
             # where the process was stopped (Ctrl-Z), the loop comes to its timers before it looks at the socket
-            self._calls.begin_anew(now)
+            self._calls.begin_anew(now, self._heard)
         try:
             self._end_late_calls()
         except MemoryError:  # nothing else ends them

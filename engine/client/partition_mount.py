@@ -409,22 +409,30 @@ class Mount:
         number = RequestId(self.client_id, server.generation, self.partition, connection.next_sequence())
         frame = wire.encode(wire.HighWaterMarkRequest(number), connection.version)
         answer = wire.HighWaterMarkResponse
-        asked = connection.start(number.sequence, (frame,), answer, "a question", timeout=self.options.nudge)
+        asked = connection.start(number.sequence, (frame,), answer, "a question", timeout=self._nudge)
 
         def heard(mark: asyncio.Future[wire.HighWaterMarkResponse]) -> None:
             # without an answer nothing is known; behind one, what is under way has as much time again to come
             if not mark.cancelled() and mark.exception() is None and mark.result().transaction_id > position:
-                self._loop.call_later(self.options.nudge, self._feed_missed, connection, position)
+                due = self._loop.time() + self._nudge
+                self._loop.call_at(due, self._feed_missed, connection, position, due)
 
         asked.add_done_callback(heard)
 
     def _is_late(self, connection: LogConnection, position: int) -> bool:
-        """Whether the feed was asked for through this connection, and has brought nothing behind `position` since."""
-        asked = connection is self._connection and self.ready.is_set() and not self._feed_suspended
-        return asked and position == self.position and self._queue_has_room
+        """Whether the feed was asked for through this connection, and has brought nothing behind `position` since.
 
-    def _feed_missed(self, connection: LogConnection, position: int) -> None:
-        if self._is_late(connection, position):
+        While the connection is paused nothing comes, neither of the feed nor an answer: see `_await_mount`.
+        """
+        asked = connection is self._connection and self.ready.is_set() and not self._feed_suspended
+        return asked and position == self.position and self._queue_has_room and not connection.paused
+
+    def _feed_missed(self, connection: LogConnection, position: int, due: float) -> None:
+        if not self._is_late(connection, position):
+            return
+        if self._loop.time() - due > HELD_UP:  # as in `_mount_due`
+            self._loop.call_later(_SHORTEST_UNANSWERED, self._feed_missed, connection, position, math.inf)
+        else:
             self._feed_patience = min(2 * self._feed_patience, _LONGEST_UNANSWERED)
             self.ready.clear()
             self._mount_again()

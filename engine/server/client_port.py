@@ -235,10 +235,22 @@ class ClientConnection(Connection):
             standing = None
         if standing is not None:
             self.standing.add(standing)
-        task = asyncio.ensure_future(work)
+        try:
+            task = asyncio.ensure_future(work)
+        except BaseException:  # for instance MemoryError: no task ends it, and all connections share the budget
+            work.close()
+            self._ended(parked, standing)
+            raise
         self._tasks[task] = parked, standing
         task.add_done_callback(self._task_done)
         return task
+
+    def _ended(self, parked: int, standing: int | None) -> None:
+        """A request of `begin_task` counts no longer."""
+        self._port.budget.unpark(parked)
+        if standing is not None:
+            self.standing.discard(standing)
+        self.done(1, 0)
 
     def _begin_feed(self, mounted: _Mounted, work: Coroutine[Any, Any, None], partition: int) -> None:
         """Answer a mount or feed request, until the client mounts the partition again (`_supersede`)."""
@@ -261,18 +273,20 @@ class ClientConnection(Connection):
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         parked, standing = self._tasks.pop(task)
-        self._port.budget.unpark(parked)
-        if standing is not None:
-            self.standing.discard(standing)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, PartitionClosedError):
             self._port.log.info("%s: %s", self.peer, error)
         elif error is not None:
             self._port.log.error("%s", self.peer, exc_info=error)
             self.close()
-        if not self._lost:
-            self.send()  # first: unsent answers are not counted when the next read is admitted
-        self.done(1, 0)
+        try:
+            if not self._lost:
+                self.send()  # first: unsent answers are not counted when the next read is admitted
+        except BaseException:  # for instance MemoryError: the client would wait for what is lost
+            self.abort()
+            raise
+        finally:
+            self._ended(parked, standing)
 
     def _drop(self) -> None:
         for task in self._tasks:
@@ -391,15 +405,17 @@ class ClientConnection(Connection):
         taker = self._client_port.appends
         found, behind = taker.take(received, start, end, self.version, self._max_body, self._limits)
         partitions, count, size = self._client_port.partitions, 0, 0
-        for client, number, records, locks in found:
-            partition = partitions.get(number)
-            if partition is None or not partition.mounts.is_registered(client, self):
-                continue
-            append = Append(records, self, locks, self._heard)
-            count += len(records)
-            size += append.size
-            partition.append(append)
-        self.begin(count, size)
+        try:
+            for client, number, records, locks in found:
+                partition = partitions.get(number)
+                if partition is None or not partition.mounts.is_registered(client, self):
+                    continue
+                append = Append(records, self, locks, self._heard)
+                partition.append(append)
+                count += len(records)
+                size += append.size
+        finally:  # also where one could not be queued (MemoryError): those in front of it will be `over`
+            self.begin(count, size)
         return behind
 
     def _append(self, request: wire.AppendRequest) -> None:

@@ -535,3 +535,110 @@ def test_a_feed_request_that_is_passed_over_is_noticed_by_who_only_reads(missed:
 
     server = Server()
     simulate(whole())
+
+
+@dataclass
+class TellingServer(FeedingServer):
+    """Tells how far the log goes, `late` seconds after it is asked.  `marks`: the partitions of which it was asked."""
+
+    end: int = 0
+    late: float = 0.0
+    marks: list[int] = field(default_factory=list)
+
+    def _answer(self, message: Any) -> None:
+        if isinstance(message, wire.HighWaterMarkRequest):
+            self.marks.append(message.request_id.partition)
+            answer = wire.HighWaterMarkResponse(message.request_id, self.end)
+            asyncio.get_running_loop().call_later(self.late, self.say, answer)
+        super()._answer(message)
+
+
+def run_told(server: TellingServer, test: Callable[[LogClient], Awaitable[None]], *, nudge: float = 5.0) -> None:
+    async def whole() -> None:
+        options = ClientOptions(timeout=10.0, ahead=AHEAD, nudge=nudge)
+        directory = Directory(servers=dict.fromkeys((0, 1), PartitionServer("here", 1, 1)))
+        async with LogClient(directory, server.connect, log=LOG, options=options) as client:
+            await test(client)
+
+    simulate(whole())
+
+
+@pytest.mark.parametrize("read", range(AHEAD // 2 + 2))
+def test_nothing_is_asked_about_a_feed_while_its_connection_is_paused(read: int) -> None:
+    """No answer is read then: with thousands of partitions the connection ended for so many questions without one."""
+    server = TellingServer()
+
+    async def test(client: LogClient) -> None:
+        feed = client.feed((0, 1))
+        first = asyncio.ensure_future(anext(feed))
+        await quiet()
+        server.say(*fed(0, *range(AHEAD + 1)))
+        await first
+        for _ in range(read):
+            await anext(feed)
+        paused = read < AHEAD // 2
+        assert server.read is not paused
+        await asyncio.sleep(100.0)
+        assert bool(server.marks) is not paused
+        await feed.aclose()
+
+    run_told(server, test)
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_feed_is_not_asked_for_again_behind_a_pause_that_began_since(paused: bool) -> None:
+    """What is under way to the partition is behind what nobody reads."""
+    server = TellingServer(end=5)
+
+    async def test(client: LogClient) -> None:
+        feed = client.feed((0, 1))
+        first = asyncio.ensure_future(anext(feed))
+        await quiet()
+        await asyncio.sleep(31.0)
+        assert sorted(server.marks) == [0, 1]
+        server.say(*fed(0, *range(AHEAD + 1 if paused else 2)))
+        await first
+        await anext(feed)
+        assert server.read is not paused
+        await asyncio.sleep(10.0)
+        assert server.mounts == (2 if paused else 3)
+        await feed.aclose()
+
+    run_told(server, test)
+
+
+@pytest.mark.parametrize(("nudge", "late"), [(0.0, 0.02), (0.02, 0.03), (5.0, 4.0)])
+def test_a_feed_is_asked_for_again_also_with_a_short_nudge(nudge: float, late: float) -> None:
+    """With none, no server answered in time how far the log goes: the reader waited for ever."""
+    server = TellingServer(end=5, late=late)
+
+    async def test(client: LogClient) -> None:
+        feed = client.feed(0)
+        waiting = asyncio.ensure_future(anext(feed))
+        await asyncio.sleep(50.0)
+        assert server.mounts == 2
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    run_told(server, test, nudge=nudge)
+
+
+@pytest.mark.parametrize("fed_since", [True, False])
+def test_a_feed_is_not_asked_for_again_before_what_came_meanwhile_is_read(fed_since: bool) -> None:
+    """As for a mount: behind a stop of the process the loop comes to its timers before its sockets."""
+    server = TellingServer(end=5)
+
+    async def test(client: LogClient) -> None:
+        feed = client.feed(0)
+        first = asyncio.ensure_future(anext(feed))
+        await asyncio.sleep(31.0)
+        assert server.marks == [0]
+        hold_up(100.0)
+        if fed_since:
+            asyncio.get_running_loop().call_later(0.0, lambda: server.say(*fed(0, 0)))
+        await asyncio.sleep(1.0)
+        assert (server.mounts, first.done()) == ((1, True) if fed_since else (2, False))
+        first.cancel()
+        await asyncio.wait([first])
+
+    run_told(server, test)

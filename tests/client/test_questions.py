@@ -13,7 +13,7 @@ import pytest
 from tests.client.log_in_process import LogInProcess, quiet
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
-from tests.simulation.virtual_time import simulate
+from tests.simulation.virtual_time import hold_up, simulate
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
@@ -74,6 +74,29 @@ def test_data_that_takes_long_to_come_is_asked_for_once() -> None:
         assert len(server.asked) == 1
 
     run(test)
+
+
+@pytest.mark.parametrize("coming", [True, False])
+def test_data_that_comes_is_asked_for_once_however_often_the_program_is_held_up(coming: bool) -> None:
+    """Behind its third stop the second question had the server send all of it once more."""
+
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = asyncio.ensure_future(client.data(0, 7))
+        await quiet()
+        frame, connection = server.answer(), server._connection
+        assert connection is not None
+        for place in range(0, len(frame), 100):
+            hold_up(3 * SILENCE)
+            if coming:
+                asyncio.get_running_loop().call_later(0.01, connection.data_received, frame[place : place + 100])
+            await asyncio.sleep(0.1)
+        if coming:
+            assert await asking == DATA
+        assert (len(server.asked) == 1) is coming
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    run(test, timeout=100.0)
 
 
 def test_a_refusal_without_a_text_is_one() -> None:

@@ -15,8 +15,9 @@ import pytest
 from tests.node.running import run
 from tests.server.serving import QUICK, serving
 from tests.server.storing import PARTITION, until
-from waltzctl.engine.net.connection import OVERHEAD
+from waltzctl.engine.net.connection import OVERHEAD, Connection
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.committed_transactions import CommittedTransactions
 from waltzctl.engine.server.log_server import LogServer
@@ -266,6 +267,90 @@ def test_a_read_that_does_not_begin_for_lack_of_memory_takes_no_slot(
             await until(lambda: other.given == 3)
             assert server.port.reads.used == 0
             other.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        wire.MountRequest(RequestId(9, 1, PARTITION, 1), -1, 0),
+        wire.FlushRequest(RequestId(9, 1, PARTITION, 1)),
+        wire.TransactionDataRequest(RequestId(9, 1, PARTITION, 1), 0),
+        wire.CheckStorageConnectivityRequest(RequestId(9, 1, PARTITION, 1)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_request_whose_answer_does_not_begin_for_lack_of_memory_counts_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_: wire.ClientRequest
+) -> None:
+    """The memory that it counted for was lost to the port with each: at last no frame fitted any more."""
+
+    def fails(_work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        raise MemoryError
+
+    async def work() -> None:
+        async with written(tmp_path, replace(QUICK, cache=NOTHING_CACHED), b"some data", 1) as server:
+            used, peer = server.port.budget.used, Peer(server)
+            with monkeypatch.context() as patched:
+                patched.setattr(asyncio, "ensure_future", fails)
+                with pytest.raises(MemoryError):
+                    peer.heard(wire.encode(request_, 4))
+            assert (peer.protocol.requests, peer.protocol.standing) == (0, set())
+            peer.close()  # as the loop does
+            assert (server.port.budget.used, server.port.reads.used) == (used, 0)
+
+    run(work())
+
+
+def test_an_answer_that_cannot_be_sent_for_lack_of_memory_ends_its_connection_and_counts_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client waited for it, and its memory was lost to the port."""
+
+    def fails(_self: ClientConnection) -> None:
+        raise MemoryError
+
+    async def work() -> None:
+        async with written(tmp_path, QUICK, b"some data", 1) as server:
+            used, peer = server.port.budget.used, Peer(server)
+            peer.heard(wire.encode(wire.FlushRequest(RequestId(9, 1, PARTITION, 1)), 4))
+            with monkeypatch.context() as patched:
+                patched.setattr(Connection, "send", fails)
+                await until(lambda: peer.gone)
+            assert (peer.protocol.requests, server.port.budget.used) == (0, used)
+
+    run(work())
+
+
+def test_appends_that_are_queued_count_also_where_there_is_no_memory_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else their commit gave back memory that was not taken: nothing behind it in the batch was given back, nor cached."""
+    real, queued = Partition.append, list[Append]()
+
+    def append(partition: Partition, request: Append) -> None:
+        if queued:
+            raise MemoryError
+        queued.append(request)
+        real(partition, request)
+
+    async def work() -> None:
+        async with written(tmp_path, QUICK, b"some data", 1) as server:
+            used, peer = server.port.budget.used, Peer(server)
+            for client in (7, 8):
+                peer.heard(wire.encode(wire.MountRequest(RequestId(client, 1, PARTITION, 1), 0, 0), 4))
+            await until(lambda: [*map(type, peer.messages)].count(wire.MountResponse) == 2)
+            asked = [wire.AppendRequest(RequestId(one, 1, PARTITION, 2), 0, 0, b"x", crc32(b"x")) for one in (7, 8)]
+            with monkeypatch.context() as patched:
+                patched.setattr(Partition, "append", append)
+                with pytest.raises(MemoryError):
+                    peer.heard(b"".join(wire.encode(one, 4) for one in asked))
+            assert (len(queued), peer.protocol.requests) == (1, 1)
+            peer.close()  # as the loop does
+            await until(lambda: server.partitions[PARTITION].high_water_mark == 1)
+            assert server.port.budget.used == used
+            assert server.partitions[PARTITION].committed.cached_data(1) is not None
 
     run(work())
 
