@@ -402,9 +402,10 @@ class _Scanned:
         torn = end.damage if end.damage is not None and end.damage.cause is DamageCause.TORN_TAIL else None
         explained = explained_by_tail(self.reader, torn, self.size, end.next_id)
         uncertain = end.damage is not None and end.damage.unread
-        held = held_by(end.next_id, torn=torn is not None, explained=explained, uncertain=uncertain)
+        last = segment.following is None
+        held = held_by(end.next_id, torn=torn is not None, explained=explained, last=last, uncertain=uncertain)
         listed = None if self.reader is None else self.reader.end()
-        excess = listed is not None and listed > held.accounted + 1
+        excess = listed is not None and listed > end.next_id + max(explained, torn is not None)
         return Stretch(
             segment.first,
             segment.first,

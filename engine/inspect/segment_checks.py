@@ -400,7 +400,11 @@ class SegmentCheck:
             if (error := comparison.unreadable) is not None:
                 findings.append(job.files.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset))
         held = held_by(
-            scan.next_id, torn=scan.tail is not None, explained=explained, uncertain=scan.unread_tail or scan.open_end
+            scan.next_id,
+            torn=scan.tail is not None,
+            explained=explained,
+            last=job.last,
+            uncertain=scan.unread_tail or scan.open_end,
         )
         every = in_order([*findings, *passing])
         report = SegmentReport(

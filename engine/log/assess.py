@@ -50,13 +50,15 @@ class Held:
     uncertain: bool
 
 
-def held_by(reached: int, *, torn: bool, explained: int = 0, uncertain: bool = False) -> Held:
+def held_by(reached: int, *, torn: bool, explained: int = 0, last: bool = True, uncertain: bool = False) -> Held:
     """How far a segment goes, from the result of a scan.
 
     `reached`: the id after the last record found.  `torn`: a torn tail follows that record.  `explained`: number of index entries
     of records that were lost in the torn tail; at least one record was torn, even where the index has no entry for it.
-    `uncertain`: the end was not read, or could not be.
+    `last`: it is the partition's last segment; in front of another one the finding about the torn tail counts what is missing up
+    to that one's name, whatever the index lists.  `uncertain`: the end was not read, or could not be.
     """
+    explained = explained if last else 0
     open_end = uncertain or (torn and not explained)
     return Held(None if open_end else reached + explained, reached - 1 + max(explained, torn), uncertain)
 
@@ -158,8 +160,8 @@ def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Ite
 
 
 def _reach(one: Stretch, behind: Stretch | None) -> int:
-    """The id of a segment's last record; a torn one with which the segment `behind` begins counts there, if it is there."""
-    repeated = one.torn and one.next_id is None and behind is not None and behind.begins == one.accounted
+    """The id of a segment's last record; a torn one that belongs into the segment `behind` counts there, if it is there."""
+    repeated = one.torn and one.next_id is None and behind is not None and behind.begins <= one.accounted
     return one.accounted - repeated
 
 

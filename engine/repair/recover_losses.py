@@ -442,8 +442,11 @@ class LossPlanner:
     def _restore_behind(self, part: RepairedSegment | None, found: Proven, why: str) -> None:
         """Append restored records to a segment, or put them into new segments where the replica begins a segment.
 
-        `part`: the segment in front; None: there is none.
+        `part`: the segment in front; None: there is none.  Behind an overlap that is left, it may end in front of what is
+        restored, which then gets a segment of its own: in this one it would be out of order.
         """
+        if part is not None and part.survey is not None and _follows(part.survey) != found.runs[0].first:
+            part = None
         target, loses = part, False
         if part is not None and (tail := part.tail) is not None:
             assert part.content is not None  # it was surveyed
@@ -462,6 +465,11 @@ class LossPlanner:
                 loses_data=loses and run is found.runs[0],
             )  # fmt: skip
             target.content = target.content.spliced(target.content.size(), target.content.size(), (run.span,))
+
+
+def _follows(survey: Survey) -> int:
+    """The id after the last record in order of a segment."""
+    return survey.next_id if survey.tail is None else survey.tail.first
 
 
 def _why_restored(proven: Evidence, mark: int | None) -> str:

@@ -10,7 +10,7 @@ differ, these witnesses decide which run is kept, provided that they agree:
 
 Even then a run is kept only if the other one has no ids beyond it that are nowhere else.  In all other cases the operator
 decides.  ``--allow-data-loss`` keeps the run that reaches further, and of two equally long ones the later segment, which a node
-reads.
+reads.  A later segment without records is removed, whatever is damaged in the earlier one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from waltzctl.engine.losses import Overlap
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
 from waltzctl.engine.repair.replicas import ReplicaSegments
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 class Outcome(enum.Enum):
@@ -64,6 +65,8 @@ class OverlapPlanner:
         assert later.survey is not None
         first, ends = later.first, (earlier.survey.next_id, later.survey.next_id)
         tail = earlier.survey.tail
+        if _holds_nothing(later, ends[0] if tail is None else tail.first):  # whatever is damaged in the earlier one
+            return self._remove(later, "it holds no record, and the segment in front of it goes on", ids_lost=False)
         open_end = tail is not None and (tail.unread or tail.doubtful or tail.out_of_order or ends[1] < ends[0])
         if earlier.survey.inner or later.survey.inner or open_end:
             return self._leave(earlier, later, ["one of them is damaged: once that is mended, they can be compared"])
@@ -184,3 +187,9 @@ class OverlapPlanner:
         )
         self.context.leave(Overlap(later.first, earlier.survey.next_id, later.first), "; ".join((both, *said)))
         return Outcome.LEFT
+
+
+def _holds_nothing(part: RepairedSegment, reached: int) -> bool:
+    """Whether a segment is a header alone, and its index lists no transaction behind `reached` - 1 that was in it once."""
+    assert part.content is not None
+    return part.content.size() == HEADER_SIZE and part.first + part.index_entries <= reached

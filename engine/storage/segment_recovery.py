@@ -311,7 +311,13 @@ class _Examination:
                 index_from < following // CHECKPOINT_INTERVAL * CHECKPOINT_INTERVAL
                 and scanned_from == (self.first, HEADER_SIZE)
             )
-        held = held_by(following, torn=self.torn is not None, explained=explained, uncertain=self.open_end)
+        held = held_by(
+            following,
+            torn=self.torn is not None,
+            explained=explained,
+            last=self.tail.last,
+            uncertain=self.open_end,
+        )
         listed = None if self.comparison is None else self.comparison.reader.end()
         return SegmentState(
             self.view,

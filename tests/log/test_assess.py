@@ -195,6 +195,8 @@ _EMPTY = Stretch(10, 10, 10, 9)
         ([_TORN, _EMPTY], 10, [BelowMark(10, 10, 10)]),
         ([_TORN, _EMPTY], 12, [BelowMark(10, 12, 10)]),
         ([_TORN, replace(_EMPTY, segment=11, begins=11, accounted=10)], 10, []),
+        ([_TORN, replace(_EMPTY, segment=9, begins=9, accounted=8)], 9, []),
+        ([_TORN, replace(_EMPTY, segment=9, begins=9, accounted=8)], 10, [BelowMark(10, 10, 9)]),
         ([replace(_TORN, next_id=11), _EMPTY], 10, []),
         ([replace(_TORN, torn=False), _EMPTY], 10, []),
         ([replace(WHOLE, uncertain=True)], 15, []),

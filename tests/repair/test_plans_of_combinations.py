@@ -118,8 +118,10 @@ CASES: dict[str, tuple[Damage, Damage, Agreed | None, str]] = {
         sound,
         None,
         """
-        unasked, loss: ? segment-overlap 3 in 3; ? record-checksum 2 x1 in 0 [248+60]
-        replica: restore-record 0.seg 2..2 [248+60]; = write 0.seg [248+60]; ? segment-overlap 3 in 3
+        unasked, loss: remove-segment 3.seg 3..3 [0+128]; remove-index 3.idx 3..3 [0+128]; = remove 3.seg; = remove 3.idx; ?
+          record-checksum 2 x1 in 0 [248+60]
+        replica: remove-segment 3.seg 3..3 [0+128]; remove-index 3.idx 3..3 [0+128]; restore-record 0.seg 2..2 [248+60]; =
+          remove 3.seg; = remove 3.idx; = write 0.seg [248+60]
         """,
     ),
     "another segment in the place of a split": (

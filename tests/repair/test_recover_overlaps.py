@@ -11,12 +11,14 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.inspect.helpers import age
 from tests.repair.scenes import recovered
 from tests.repair.trees import snapshot
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.loss_ledger import read_ledger
-from waltzctl.formats.segment import Record, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, Record, segment_name
 
 Runs = Sequence[Sequence[Record]]
 
@@ -189,6 +191,36 @@ def test_a_torn_copy_goes_where_the_other_one_holds_all_of_it(tmp_path: Path, st
     assert not repair.plan.loses_data
     if mended:
         assert (status(path), stored(path)) == ("clean", records(0, stop))
+
+
+@pytest.mark.parametrize("stop", [16, 18])
+def test_what_is_restored_behind_an_overlap_follows_the_record_in_front_of_it(tmp_path: Path, stop: int) -> None:
+    """Not behind the later segment, which ends in front of it: there the ids would be out of order."""
+    replica = build(tmp_path / "r", [records(0, 21)], mark=20)
+    path = build(tmp_path / "d", [records(0, 20), records(15, stop)], mark=20)
+    target = path / "0" / segment_name(0)
+    target.write_bytes(target.read_bytes()[:-3])
+    repair, result = recovered(path, replica)
+    assert (bool(actions(repair)), repair.plan.loses_data) == (True, False)
+    assert "record-order" not in [one.code for one in result.findings]
+    held = [one.transaction_id for one in dump_records(path) if not isinstance(one, Finding)]
+    assert held == [*range(19), *range(15, stop), 19, 20]
+
+
+@pytest.mark.parametrize("change", ["torn", "flipped"])
+@pytest.mark.parametrize("mark", [5, 20])
+def test_an_empty_segment_inside_a_damaged_one_goes(tmp_path: Path, change: str, mark: int) -> None:
+    """It was left, and called a second copy of transactions; nothing could be done about what is behind it."""
+    replica = build(tmp_path / "r", [records(0, 21)], mark=mark)
+    path = build(tmp_path / "d", [records(0, 20)], mark=mark)
+    write_segment(path / "0", [], first=15)
+    target = path / "0" / segment_name(0)
+    data = target.read_bytes()
+    target.write_bytes(data[:-3] if change == "torn" else data[: HEADER_SIZE + 9] + b"\xff" + data[HEADER_SIZE + 10 :])
+    repair, result = recovered(path, replica)
+    assert actions(repair)[0] == ("remove-segment", segment_name(15), False)
+    assert result.status == "clean"
+    assert stored(path) == records(0, 21 if mark == 20 else 19 if change == "torn" else 20)
 
 
 @pytest.mark.parametrize(("stop", "decided"), [(29, False), (30, True), (31, True)])

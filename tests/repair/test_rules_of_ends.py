@@ -775,7 +775,9 @@ def test_a_row_that_is_shifted_begins_with_a_repeat_and_ends_where_one_is_missin
     [
         (308, None, None, [(8, 10, 4)], [("restore-record", 4, 8, 9, 308, False)]),
         (308, None, 40, [(8, 10, 4)], [("restore-record", 4, 8, 9, 308, False)]),
+        (308, None, None, [(9, 11, 4)], [("restore-segment", 9, 9, 10, 128, False)]),
         (308, TORN, None, [(8, 10, 4)], [("restore-record", 4, 8, 9, 248, False)]),
+        (308, TORN, 40, [(9, 11, 4)], [("restore-segment", 9, 9, 10, 128, False)]),
         (308, TORN, 40, [(8, 10, 4)], [("restore-record", 4, 8, 9, 248, True)]),
         (308, TORN, 40, [(8, 9, 4), (9, 11, 9)],
          [("restore-record", 4, 8, 8, 248, True), ("restore-segment", 9, 9, 10, 128, False)]),
@@ -790,7 +792,9 @@ def test_a_row_that_is_shifted_begins_with_a_repeat_and_ends_where_one_is_missin
 def test_where_the_records_of_a_replica_go(
     size: int | None, tail: Loss | None, only: int | None, runs: list[tuple[int, int, int]], steps: list[object]
 ) -> None:
-    """Into the segment in front of them, or into one of their own where the replica's begins there and that one has records."""
+    """Into the segment in front of them, or into one of their own: where the replica's begins there and that one has records, or
+    where that one ends in front of them.
+    """
     said: list[object] = []
 
     def step(
@@ -812,7 +816,8 @@ def test_where_the_records_of_a_replica_go(
     if size is not None:
         part = listing(0)
         part.content = content_of(bytes(size))
-        part.survey = Survey(4, 8, size, size, 4, None, () if tail is None else (tail,))
+        held = 0 if size == 128 else 4
+        part.survey = Survey(4, 4 + held, size, size, held, None, () if tail is None else (tail,))
     made = [ReplicaRun(first, stop, FileSpan(Path("r"), 0, 10), begins, first + 100) for first, stop, begins in runs]
     planner._restore_behind(part, Proven(tuple(made), (Path("r"),)), "why")
     assert said == steps

@@ -29,13 +29,14 @@ from waltzctl.engine.errors import (
     CorruptRecordError,
 )
 from waltzctl.engine.findings import Finding, Severity
+from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.spark.data_loss import is_loss
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, encode_entries, entry_position
 
 
 @pytest.fixture
@@ -85,15 +86,15 @@ def test_what_a_failed_write_left_in_a_sealed_segment_costs_nothing(tmp_path: Pa
     assert torn in kept_bytes(tmp_path)
 
 
+@pytest.mark.parametrize("listed", [0, 1, 2])
 @pytest.mark.parametrize("size", [0, 50, HEADER_SIZE])
 @pytest.mark.parametrize(("mark", "lost"), [(9, None), (10, 1), (12, 3)])
 def test_a_torn_tail_in_front_of_an_empty_segment_hides_no_loss(
-    tmp_path: Path, size: int, mark: int, lost: int | None
+    tmp_path: Path, size: int, mark: int, lost: int | None, listed: int
 ) -> None:
-    """The transaction of which it is a part would be in the next segment, and is not there."""
+    """The transaction of which it is a part would be in the next segment, and is not there, whatever the index lists."""
     built(tmp_path, 20, mark=mark)
-    with data_path(tmp_path).open("ab") as file:
-        file.write(make_records(1, first=10, size=500, seed=1)[0].encode()[:300])
+    _tear(tmp_path, listed)
     os.truncate(data_path(tmp_path, 10), size)
     os.truncate(index_path(tmp_path, 10), HEADER_SIZE)
     found = [one for one in verify([age(tmp_path)]) if isinstance(one, Finding)]
@@ -102,6 +103,43 @@ def test_a_torn_tail_in_front_of_an_empty_segment_hides_no_loss(
         assert partition.quarantined is (lost is not None)
         for told in (found, partition.findings):
             assert [one.missing for one in told if one.severity is Severity.DAMAGE] == ([] if lost is None else [lost])
+
+
+def _tear(storage: Path, listed: int) -> None:
+    """Put a part of transaction 10 behind the first segment, and entries of it and of what might follow into its index."""
+    with data_path(storage).open("ab") as data, index_path(storage).open("ab") as index:
+        index.write(encode_entries([data.tell(), data.tell() + 200][:listed]))
+        data.write(make_records(1, first=10, size=500, seed=1)[0].encode()[:300])
+
+
+@pytest.mark.parametrize("listed", [1, 2])
+def test_a_torn_record_that_the_index_lists_costs_nothing_where_the_next_segment_has_it(
+    tmp_path: Path, listed: int
+) -> None:
+    """It was told as an overlap, of which there is none, and a node closed the partition."""
+    built(tmp_path, 20, mark=19)
+    _tear(tmp_path, listed)
+    found = [one for one in verify([age(tmp_path)]) if isinstance(one, Finding)]
+    assert {one.severity for one in found} == {Severity.REPAIRABLE}
+    with opened(tmp_path) as storage:
+        assert not storage.partition(0).quarantined
+        assert storage.partition(0).max_transaction_id == 19
+    assert [one for one in verify([tmp_path]) if isinstance(one, Finding)] == []
+
+
+@pytest.mark.parametrize("listed", [0, 1])
+def test_a_torn_tail_in_front_of_an_empty_segment_with_a_smaller_id_hides_no_loss(tmp_path: Path, listed: int) -> None:
+    """The finding about the tail counts nothing then: what is missing behind it is told at the end of the log."""
+    built(tmp_path, 10, mark=10)
+    _tear(tmp_path, listed)
+    write_segment(tmp_path / "0", [], first=9)
+    found = [one for one in verify([age(tmp_path)]) if isinstance(one, Finding)]
+    dumped = [one for one in dump_records(tmp_path) if isinstance(one, Finding)]
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).quarantined
+        for told in (found, dumped, storage.partition(0).findings):
+            lost = [(one.transaction_id, one.missing) for one in told if is_loss(one)]
+            assert lost == [(10, 1)]
 
 
 def test_records_behind_the_end_of_a_sealed_segment_are_left_to_a_person(tmp_path: Path) -> None:
