@@ -81,6 +81,15 @@ def is_named(path: PurePath | str) -> bool:
     return True
 
 
+def is_examinable(path: PurePath | str) -> bool:
+    """Whether the system tells if anything has this name."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno in NOTHING_THERE
+    return True
+
+
 def is_directory(path: PurePath) -> bool:
     """Whether a directory is at `path`, links followed.  Raises DiskReadError where the disk or file server does not tell."""
     try:

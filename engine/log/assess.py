@@ -82,7 +82,7 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
     - An index whose excess entries are exactly those of the gap after its segment is part of that `Gap` (`Gap.listed`), not an
       `IndexExcess`: the data file lost its end.
     - Ids that an earlier, longer segment holds are not missing after a segment that ends inside of it (a misplaced file of
-      another partition does).
+      another partition does), also where damage at that one's end leaves open what follows it.
     """
     before: Stretch | None = None
     reached = 0  # the id after the last one of all segments so far
@@ -103,7 +103,7 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
         elif expected is not None and one.begins < expected:
             yield Overlap(one.begins, expected, one.segment)
         expected = one.next_id if one.known else None
-        reached = max(reached, expected or 0)
+        reached = max(reached, one.accounted + (not one.torn) if expected is None else expected)
         before = one
     if before is not None and before.excess:
         yield IndexExcess(before.segment)

@@ -358,7 +358,7 @@ class LossPlanner:
             return
         if tail is not None and part is not None:
             self.leave_tail(part, tail, why)
-        if part is not None and proven.with_data > max(first, proven.mark):
+        if part is not None and part.first == proven.index_with_data and proven.with_data > max(first, proven.mark):
             part.keeps_index = True  # the index is the only evidence of the lost records
         lasts = () if part is None else (self._last_stretch(part, tail, first),)
         known = replace(proven, names=min(proven.names, stop), with_data=min(proven.with_data, stop))

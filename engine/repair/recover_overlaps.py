@@ -11,6 +11,9 @@ differ, these witnesses decide which run is kept, provided that they agree:
 Even then a run is kept only if the other one has no ids beyond it that are nowhere else.  In all other cases the operator
 decides.  ``--allow-data-loss`` keeps the run that reaches further, and of two equally long ones the later segment, which a node
 reads.  A later segment without records is removed, whatever is damaged in the earlier one.
+
+Without leave, none is removed whose index alone proves that there were transactions which are in neither run
+(`engine.log.evidence`): nothing would tell of them any more.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.durable.edits import Remove
+from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.losses import Overlap
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
@@ -50,11 +54,15 @@ class Behind:
 
 @dataclass(slots=True)
 class OverlapPlanner:
-    """Decides about overlaps of one partition; `mark` None: the local low-water mark is not known."""
+    """Decides about overlaps of one partition; `mark` None: the local low-water mark is not known.
+
+    `proven`: up to where transactions were here.
+    """
 
     context: RepairContext
     replicas: Sequence[ReplicaSegments]
     mark: int | None
+    proven: Evidence
 
     def mend(self, earlier: RepairedSegment, later: RepairedSegment, behind: Behind) -> Outcome:
         """Decide about two segments, of which the earlier one ends after the first id of the later one.
@@ -65,8 +73,10 @@ class OverlapPlanner:
         assert later.survey is not None
         first, ends = later.first, (earlier.survey.next_id, later.survey.next_id)
         tail = earlier.survey.tail
-        if _holds_nothing(later, ends[0] if tail is None else tail.first):  # whatever is damaged in the earlier one
-            return self._remove(later, "it holds no record, and the segment in front of it goes on", ids_lost=False)
+        if _holds_nothing(later):  # whatever is damaged in the earlier one
+            return self._remove(
+                earlier, later, "it holds no record, and the segment in front of it goes on", ids_lost=False
+            )
         open_end = tail is not None and (tail.unread or tail.doubtful or tail.out_of_order or ends[1] < ends[0])
         if earlier.survey.inner or later.survey.inner or open_end:
             return self._leave(earlier, later, ["one of them is damaged: once that is mended, they can be compared"])
@@ -75,7 +85,7 @@ class OverlapPlanner:
         runs = self._run(earlier, first, min(ends)), self._run(later, first, min(ends))
         if runs[0].equals(runs[1]):
             if ends[1] <= ends[0] and earlier.survey.tail is None and later.survey.tail is None:
-                return self._remove(later, "the segment in front of it holds the same records", ids_lost=False)
+                return self._remove(earlier, later, "the segment in front of it holds the same records", ids_lost=False)
             return self._cut(earlier, later, "the next segment holds the same records", ids_lost=False)
         votes = self._votes(runs, first, min(ends), ends, behind)
         if tail is not None:
@@ -104,6 +114,15 @@ class OverlapPlanner:
         if len(chosen) == 1:
             said.append("but what the other one holds beyond stands nowhere else")
         return self._leave(earlier, later, said)
+
+    def _proves_more(self, earlier: RepairedSegment, later: RepairedSegment) -> bool:
+        """Whether the later one's index alone proves a transaction behind both, which is not given up."""
+        assert earlier.survey is not None
+        assert later.survey is not None
+        proven, reached = self.proven, max(earlier.survey.next_id, later.survey.next_id)
+        if self.context.allow_data_loss or proven.index_with_data != later.first:
+            return False
+        return proven.with_data > max(reached, proven.mark, proven.names)
 
     @staticmethod
     def _run(part: RepairedSegment, first: int, stop: int) -> Content:
@@ -140,7 +159,7 @@ class OverlapPlanner:
         self, kept: int, earlier: RepairedSegment, later: RepairedSegment, why: str, *, ids_lost: bool
     ) -> Outcome:
         if kept == 0:
-            return self._remove(later, f"{earlier.data_path.name} is kept: {why}", ids_lost=ids_lost)
+            return self._remove(earlier, later, f"{earlier.data_path.name} is kept: {why}", ids_lost=ids_lost)
         return self._cut(earlier, later, f"{later.data_path.name} is kept: {why}", ids_lost=ids_lost)
 
     def _cut(self, earlier: RepairedSegment, later: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
@@ -158,9 +177,11 @@ class OverlapPlanner:
         )  # fmt: skip
         return Outcome.CUT
 
-    def _remove(self, part: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
+    def _remove(self, earlier: RepairedSegment, part: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
         context = self.context
         assert part.survey is not None
+        if self._proves_more(earlier, part):
+            return self._leave(earlier, part, [f"{self.proven.said_by()}: it goes once that is restored"])
         for action, state in (("remove-segment", part.data), ("remove-index", part.index)):
             if state is not None:
                 context.draft.step(
@@ -175,6 +196,7 @@ class OverlapPlanner:
     def _leave(self, earlier: RepairedSegment, later: RepairedSegment, said: Sequence[str]) -> Outcome:
         assert earlier.survey is not None
         assert later.survey is not None
+        later.keeps_index |= self._proves_more(earlier, later)
         stop = min(earlier.survey.next_id, later.survey.next_id)
         many = (
             f"transaction {later.first} stands"
@@ -189,7 +211,7 @@ class OverlapPlanner:
         return Outcome.LEFT
 
 
-def _holds_nothing(part: RepairedSegment, reached: int) -> bool:
-    """Whether a segment is a header alone, and its index lists no transaction behind `reached` - 1 that was in it once."""
+def _holds_nothing(part: RepairedSegment) -> bool:
+    """Whether a segment is a header alone."""
     assert part.content is not None
-    return part.content.size() == HEADER_SIZE and part.first + part.index_entries <= reached
+    return part.content.size() == HEADER_SIZE

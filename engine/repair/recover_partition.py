@@ -156,7 +156,7 @@ class _Walk:
     ) -> None:
         self.context = context
         self.losses = losses
-        self.overlaps = OverlapPlanner(context, losses.replicas, mark)
+        self.overlaps = OverlapPlanner(context, losses.replicas, mark, proven)
         self.mark = mark
         self.end = end
         self.proven = proven
@@ -178,7 +178,8 @@ class _Walk:
                 self.expected, before = None, None
                 continue
             if before is not None and self.expected is not None and part.first < self.expected:
-                outcome = self.overlaps.mend(before, part, _behind(there[place + 1 :]))
+                behind = _behind(there[place + 1 :])
+                outcome = self.overlaps.mend(before, part, behind) if _goes_into(before, part) else None
                 if outcome is Outcome.REMOVED:
                     continue
                 if outcome is Outcome.CUT:
@@ -239,6 +240,12 @@ class _Walk:
             self.expected = self.losses.end(
                 last, self.expected, self.mark, self.proven, limit=self.end, whole=self.whole
             )
+
+
+def _goes_into(before: RepairedSegment, part: RepairedSegment) -> bool:
+    """Whether a segment goes on behind the first id of the next; in front of both may be one that goes further, and was left."""
+    assert before.survey is not None
+    return part.first < before.survey.next_id
 
 
 def _whole_end(part: RepairedSegment) -> int:

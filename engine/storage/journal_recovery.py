@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.durable.relocation import DELETING
-from waltzctl.engine.errors import DamageError, DiskError, DiskFullError, WaltzError
+from waltzctl.engine.errors import DamageError, DiskError, DiskFullError, DiskReadError, WaltzError
 from waltzctl.engine.log import places
 from waltzctl.engine.storage.assignment import retired_place
 from waltzctl.engine.storage.control_file import OpenControlFile
@@ -125,9 +125,9 @@ def _hole(path: PurePath, parts: Sequence[JournalPart]) -> tuple[int, int] | Non
 
 
 def stands_in_segments(storage: PurePath, state: JournalState) -> bool:
-    """Whether a directory's segments have every byte that a journal has in force; False for a damaged journal.
+    """Whether a directory's segments have every byte that a journal has in force; False where that cannot be read.
 
-    Takes no lock, writes nothing.  Raises DiskReadError.
+    Takes no lock, writes nothing.
     """
     try:
         journaled = in_force(state, list(_areas_of(state)))
@@ -136,7 +136,7 @@ def stands_in_segments(storage: PurePath, state: JournalState) -> bool:
             for parts in journaled.values()
             for part in parts
         )
-    except (DamageError, FileNotFoundError):
+    except (DamageError, DiskReadError, FileNotFoundError):  # a closed partition keeps no node from starting
         return False
 
 
@@ -234,15 +234,18 @@ def _deletion_unfinished(storage: Path, partition: int) -> bool:
 
 
 def _areas_of(state: JournalState) -> Iterator[bytes]:
+    """The bytes of a journal's areas.  Raises DamageError where it is not there, DiskReadError."""
     try:
         size = state.path.stat().st_size // AREAS
         for number in range(AREAS):
             yield places.read_range(state.path, number * size, size)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DamageError(
             f"{state.path}: is not there, and acknowledged records may stand in this commit journal and nowhere else",
             advice=f"bring its device back; {GIVING_UP}",
         ) from error
+    except OSError as error:
+        raise DiskReadError(state.path, None, error, doing="examine") from error
 
 
 def _is_own(storage: Path, path: Path) -> bool:

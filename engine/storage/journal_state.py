@@ -90,9 +90,18 @@ def read_state(storage: PurePath) -> JournalState | None:
         raise DamageError(
             f"{path}: cannot be understood: {error}", advice=f"put back what stood there; {GIVING_UP}"
         ) from error
-    if places.on_this_machine(storage) and file_status.is_named(kept := kept_path(journal, journal_id)):
-        journal = kept
+    if places.on_this_machine(storage):
+        journal = _place_of(journal, journal_id)
     return JournalState(journal, journal_id, None if partitions is None else tuple(partitions))
+
+
+def _place_of(journal: Path, journal_id: uuid.UUID) -> Path:
+    """Where a journal is that was made at `journal`: there, or where it was moved (`kept_path`)."""
+    kept = kept_path(journal, journal_id)
+    if not file_status.is_named(kept):
+        return journal
+    # where nothing can be examined (a failing device, no permission), nothing tells that it was moved
+    return kept if file_status.is_examinable(kept) or file_status.is_examinable(journal) else journal
 
 
 @dataclass(frozen=True, slots=True)

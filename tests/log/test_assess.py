@@ -59,6 +59,7 @@ def test_of_a_segment_that_was_only_begun_nothing_behind_its_beginning_is_known(
 
 _EXCESS = replace(WHOLE, listed=15, excess=True)
 _LONG = Stretch(0, 0, 30, 29)
+_LONG_TORN = replace(_LONG, next_id=None, accounted=30, torn=True)
 
 
 def _within(begins: int, stop: int) -> Stretch:
@@ -104,6 +105,10 @@ def _within(begins: int, stop: int) -> Stretch:
         ([_LONG, _within(5, 8), _within(9, 12), behind(30)], 0, [Overlap(5, 30, 5)]),
         ([_LONG, _within(5, 8), _within(10, 12), behind(30)], 0, [Overlap(5, 30, 5)]),
         ([_LONG, _within(5, 8), _within(10, 12), behind(31)], 0, [Overlap(5, 30, 5), Gap(30, 31, 31, 10)]),
+        ([_LONG_TORN, _within(5, 8), behind(30)], 0, []),
+        ([_LONG_TORN, _within(5, 8), behind(31)], 0, [Gap(30, 31, 31, 5)]),
+        ([replace(_LONG, next_id=None), _within(5, 8), _within(9, 9), behind(30)], 0, []),
+        ([replace(_LONG, next_id=None), _within(5, 8), behind(31)], 0, [Gap(30, 31, 31, 5)]),
     ],
 )
 def test_how_segments_join(stretches: Sequence[Stretch], expected: int | None, found: list[Joint]) -> None:

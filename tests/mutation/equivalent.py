@@ -2261,7 +2261,6 @@ _FURTHER = (
 _LEADS_INTO_THE_FILE = (
     "low, high = (middle + 1, high) if 0 <= entry(middle) <= size - RECORD_OVERHEAD else (low, middle)"
 )
-_REACHED_SO_FAR = "reached = max(reached, expected or 0)"
 _NO_ENTRY = "if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:"
 _NO_BYTES = "if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:"
 _LOG = (
@@ -2362,13 +2361,6 @@ _LOG = (
         _FURTHER,
         _FURTHER.replace("bounds[-1].transaction_id", "bounds[-0].transaction_id"),
         "shares rise, so that what is above the first of them is above the last",
-    ),
-    Equivalent(
-        "engine/log/assess.py",
-        "joints",
-        _REACHED_SO_FAR,
-        _REACHED_SO_FAR.replace("0", "False"),
-        "False is 0 where numbers are compared",
     ),
     Equivalent(
         "engine/log/assess.py",

@@ -11,14 +11,15 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.inspect.helpers import age
 from tests.repair.scenes import recovered
 from tests.repair.trees import snapshot
-from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.loss_ledger import read_ledger
-from waltzctl.formats.segment import HEADER_SIZE, Record, segment_name
+from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, Record, encode_entries, index_name, segment_name
 
 Runs = Sequence[Sequence[Record]]
 
@@ -221,6 +222,37 @@ def test_an_empty_segment_inside_a_damaged_one_goes(tmp_path: Path, change: str,
     assert actions(repair)[0] == ("remove-segment", segment_name(15), False)
     assert result.status == "clean"
     assert stored(path) == records(0, 21 if mark == 20 else 19 if change == "torn" else 20)
+
+
+def test_segments_that_join_inside_one_that_is_left_stay_as_they_are(tmp_path: Path) -> None:
+    """No byte of the first of them was cut, and that in each repair anew."""
+    path = build(tmp_path / "d", [records(0, 21), records(3, 9), records(9, 15)], mark=19)
+    target = path / "0" / segment_name(0)
+    target.write_bytes(target.read_bytes()[:-3])
+    repair, result = recovered(path)
+    assert (actions(repair), result.status) == ([], "damaged")
+
+
+@pytest.mark.parametrize("change", ["none", "torn", "flipped"])
+@pytest.mark.parametrize("held", [0, 3])
+def test_a_segment_whose_index_alone_proves_a_loss_is_not_removed(tmp_path: Path, change: str, held: int) -> None:
+    """It was removed without leave, since the one in front of it has what is left of it: a loss was clean after that."""
+    path = build(tmp_path / "d", [records(0, 20)], mark=5)
+    write_segment(path / "0", records(15, 15 + held), first=15)
+    with (path / "0" / index_name(15)).open("ab") as index:
+        index.write(encode_entries([HEADER_SIZE + 60 * number for number in range(held, CHECKPOINT_INTERVAL)]))
+    target = path / "0" / segment_name(0)
+    data = target.read_bytes()
+    if change == "torn":
+        target.write_bytes(data[:-3])
+    elif change == "flipped":
+        target.write_bytes(data[: HEADER_SIZE + 9] + b"\xff" + data[HEADER_SIZE + 10 :])
+    missing = CHECKPOINT_INTERVAL - (19 if change == "torn" else 20)
+    for loss, code in ((False, Code.DURABLE_MISSING), (True, Code.LOSS_ACCEPTED)):
+        repair = plan_recover(age(path), allow_data_loss=loss)
+        assert loss or repair.plan.steps == ()
+        result = apply(repair, arguments=["recover"])
+        assert missing in [one.missing for one in result.findings if one.code is code]
 
 
 @pytest.mark.parametrize(("stop", "decided"), [(29, False), (30, True), (31, True)])

@@ -826,8 +826,8 @@ def test_where_the_records_of_a_replica_go(
 def test_an_overlap_whose_place_is_not_found_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     parts = [part_of(tmp_path, file_of(range(6))), part_of(tmp_path, file_of(range(4, 8), named=4), first=4)]
     left: list[str] = []
-    context = SimpleNamespace(segments=parts, partition=0, leave=lambda _, why: left.append(why))
+    context = SimpleNamespace(segments=parts, partition=0, allow_data_loss=False, leave=lambda _, why: left.append(why))
     monkeypatch.setattr(RepairedSegment, "cut_behind", lambda *_: False)
-    found = OverlapPlanner(context, (), 9)._cut(*parts, "why", ids_lost=False)  # type: ignore[arg-type]
+    found = OverlapPlanner(context, (), 9, Evidence())._cut(*parts, "why", ids_lost=False)  # type: ignore[arg-type]
     assert (found, len(left)) == (Outcome.LEFT, 1)
     assert "its place in the earlier one is not to be found" in left[0]

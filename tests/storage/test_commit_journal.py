@@ -18,12 +18,20 @@ from hypothesis import strategies as st
 
 from tests.builders import build_directory, digest
 from tests.storage.power_loss import BEFORE, LOG, Journaled, failing, is_marked, segment
+from tests.storage.support import unexaminable
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, DiskFullError, DiskWriteError, RefusedError, SyncFailedError
+from waltzctl.engine.errors import (
+    DamageError,
+    DiskFullError,
+    DiskReadError,
+    DiskWriteError,
+    RefusedError,
+    SyncFailedError,
+)
 from waltzctl.engine.node.outages import standing_outage
 from waltzctl.engine.storage import commit_journal, directory, journal_creation, journal_recovery
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.engine.storage.journal_state import read_state, state_path
+from waltzctl.engine.storage.journal_state import kept_path, look_at_journal, read_state, state_path
 from waltzctl.formats.journal_file import BLOCK
 from waltzctl.formats.segment import HEADER_SIZE
 from waltzctl.formats.wire.failure import FailureCode
@@ -776,6 +784,53 @@ def test_a_journal_that_a_directory_needs_which_was_moved_away_is_kept(
         if other != "damaged":
             assert journaled.held(moved) == acknowledged
     assert journaled.file.name not in [one.name for one in journaled.file.parent.iterdir()], "that of the other is over"
+
+
+@pytest.mark.parametrize("unreadable", ["no regular file", "no directory", "read error"])
+def test_a_journal_whose_records_cannot_be_looked_for_in_a_segment_is_kept(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, unreadable: str
+) -> None:
+    """That partition is closed; it kept the node from starting with a journal, also for all others."""
+    journaled.commit({0: 2})
+    left, target = journaled.file.read_bytes(), segment(journaled.path, 0)
+    journaled.storage.close()
+    journaled.file.write_bytes(left)
+    if unreadable == "read error":
+        failing(monkeypatch, "pread", target)
+    else:
+        target.unlink()
+        os.mkfifo(target)
+    if unreadable == "no directory":
+        shutil.rmtree(target.parent)
+        target.parent.write_bytes(b"")
+    with StorageDirectory.open(journaled.path) as storage:
+        assert storage.partition(0).quarantined
+        storage.begin_journal(journaled.file, log=LOG, area_size=journaled.area_size)
+        (kept,) = journaled.file.parent.glob(f"{journaled.file.name}.*")
+        assert kept.read_bytes() == left
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("hidden", ["both", "kept", "journal"])
+def test_a_journal_that_cannot_be_examined_is_named_as_it_is_called(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str, error: int
+) -> None:
+    """A file was named that never was, and an opening ended with a traceback."""
+    journaled.commit({0: 2})
+    moved = journaled.after_power_loss(tmp_path)
+    state = read_state(moved)
+    assert state is not None
+    called, kept = state.path, kept_path(state.path, state.journal_id)
+    if hidden != "both":  # it was moved, and another one took its name
+        shutil.copy(called, kept)
+        called.write_bytes(bytes(called.stat().st_size))
+    unexaminable(monkeypatch, *{"both": (called, kept), "kept": (kept,), "journal": (called,)}[hidden], error=error)
+    outlook = look_at_journal(moved)
+    assert (outlook.path, outlook.fault) == (called if hidden == "both" else kept, None)
+    if hidden != "journal":
+        with pytest.raises(DiskReadError, match=f"{outlook.path}: cannot examine"):
+            StorageDirectory.open(moved)
+        assert is_marked(moved)
 
 
 @pytest.mark.parametrize("marked", [True, False])

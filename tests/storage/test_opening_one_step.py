@@ -28,7 +28,7 @@ from tests.storage.support import (
 from waltzctl.engine.errors import (
     CorruptRecordError,
 )
-from waltzctl.engine.findings import Finding, Severity
+from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.apply import apply
@@ -140,6 +140,23 @@ def test_a_torn_tail_in_front_of_an_empty_segment_with_a_smaller_id_hides_no_los
         for told in (found, dumped, storage.partition(0).findings):
             lost = [(one.transaction_id, one.missing) for one in told if is_loss(one)]
             assert lost == [(10, 1)]
+
+
+@pytest.mark.parametrize("listed", [0, 1, 2])
+@pytest.mark.parametrize("firsts", [[9], [8, 9], [3]])
+def test_nothing_is_missing_behind_an_empty_segment_inside_a_torn_one(
+    tmp_path: Path, firsts: list[int], listed: int
+) -> None:
+    """All that the empty one does not have stands in the torn one, in front of its tail: it was told as a gap."""
+    built(tmp_path, 20, mark=19)
+    _tear(tmp_path, listed)
+    for first in firsts:
+        write_segment(tmp_path / "0", [], first=first)
+    found = [one for one in verify([age(tmp_path)]) if isinstance(one, Finding)]
+    with opened(tmp_path) as storage:
+        assert storage.partition(0).quarantined
+        for told in (found, storage.partition(0).findings):
+            assert [(one.code, one.missing) for one in told] == [(Code.TORN_TAIL, 0)]
 
 
 def test_records_behind_the_end_of_a_sealed_segment_are_left_to_a_person(tmp_path: Path) -> None:
