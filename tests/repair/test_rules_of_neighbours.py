@@ -492,7 +492,7 @@ class Overlaps(OverlapPlanner):
         assert part.content is not None
         return part.content
 
-    def _remove(self, part: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
+    def _remove(self, earlier: RepairedSegment, part: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
         self.said.append(f"{part.first} goes{', loses' if ids_lost else ''}: {why}")
         return Outcome.REMOVED
 
@@ -575,7 +575,7 @@ def overlapping(
         allow_data_loss=allowed, partition=0, draft=SimpleNamespace(sources=set()),
         dispute=lambda first, stop, _: disputed.append((first, stop)),
     )  # fmt: skip
-    planner = Overlaps(context, replicas, mark)  # type: ignore[arg-type]
+    planner = Overlaps(context, replicas, mark, Evidence())  # type: ignore[arg-type]
     planner.said, planner.ids = [], []
     return planner, parts, disputed
 
