@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -157,8 +157,7 @@ def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
         store.commit(_deletes([*heads, *islice(pages, DELETED_AT_ONCE)]))
         # behind the first batch the backups are forgotten: pruning finds what is left of their pages
         with contextlib.suppress(DiskFullError):
-            while part := [*islice(pages, DELETED_AT_ONCE)]:
-                store.commit(_deletes(part))
+            _delete(store, pages)
 
 
 def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
@@ -170,8 +169,7 @@ def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
     with PageStorage.open(vault, VAULT_OPTIONS) as store:
         before = store.blob_size()
         orphans = _orphans(VaultReader.over(store, password))
-        for start in range(0, len(orphans), DELETED_AT_ONCE):
-            store.commit(_deletes(orphans[start : start + DELETED_AT_ONCE]))
+        _delete(store, iter(orphans))
         report: GcReport
         report, _ = collect_until_done(store)
         return Pruned(len(orphans), before, store.blob_size(), report.pages_moved, tuple(report.findings))
@@ -193,6 +191,12 @@ def _orphans(reader: VaultReader) -> list[PageId]:
         if page >= reached:
             found.append(PageId(Namespace.DATA, page))
     return found
+
+
+def _delete(store: PageStorage, pages: Iterator[PageId]) -> None:
+    """Delete pages in as many batches as they take.  Raises DiskWriteError."""
+    while part := [*islice(pages, DELETED_AT_ONCE)]:
+        store.commit(_deletes(part))
 
 
 def _deletes(pages: Iterable[PageId]) -> list[Edit]:

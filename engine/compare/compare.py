@@ -242,18 +242,13 @@ class _Comparison:
         decision = decide(runs, ballots, replicas, last)
         self._verdicts[decision.verdict] += 1
         self._complete = self._complete and gathered.complete
+        members = gathered.members
+        compared = replicas_of(runs, decision, ballots, [one.path for one in members], gathered.contested)
         return PartitionComparison(
             partition,
             decision,
             next((run.first for run in runs if run.differs), None),
-            tuple(
-                replace(own, files=member.files)
-                for own, member in zip(
-                    replicas_of(runs, decision, ballots, [one.path for one in gathered.members], gathered.contested),
-                    gathered.members,
-                    strict=True,
-                )
-            ),
+            tuple(replace(own, files=member.files) for own, member in zip(compared, members, strict=True)),
             runs,
             tuple(gathered.differences),
             gathered.complete,

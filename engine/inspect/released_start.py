@@ -320,12 +320,12 @@ class _PartitionStart:
         self._compare(path, header, stray)
         if (kind := places.special(index_path)) is not None:
             raise _Refused(index_path, f"{index_path.name} is {kind}")
-        index_header = None if index is None else read_segment_header(index)
         rebuild: str | None = stray or "rebuild-index"
         if named is not None and header.first_transaction_id != named[0]:  # no index is built while the header is wrong
             rebuild = "recover" if self._begins_with(path, named[0]) else None
         if index is None:
             raise _Refused(path, f"{path.name} has no index", rebuild)
+        index_header = read_segment_header(index)
         if index_header is None:
             raise _Refused(index_path, f"{index_path.name} ends inside its header", rebuild)
         self._compare(index_path, index_header, rebuild)
