@@ -23,7 +23,10 @@ for one in $PYTHONPATH; do
 done
 unset IFS
 """
-_DAEMON = """[ "$1 $2" = "-m pyspark.daemon" ] && { shift 2; set -- -m waltzctl.engine.spark.worker_daemon "$@"; }
+_DAEMONS = """case "$1 $2" in
+"-m pyspark.daemon") shift 2; set -- -m waltzctl.engine.spark.worker_daemon "$@" ;;
+"-m pyspark.sql.streaming.python_streaming_source_runner") shift 2; set -- -m waltzctl.engine.spark.runner_daemon "${0%/*}" ;;
+esac
 """
 
 
@@ -39,7 +42,7 @@ def write_launcher(directory: Path, *, daemon: bool = True) -> Path:
         return Path(sys.executable)
     launcher = directory / "python"
     launcher.write_text(
-        f'{_SCRIPT}{_DAEMON if daemon else ""}PYTHONPATH=$kept exec {shlex.quote(sys.executable)} "$@"\n'
+        f'{_SCRIPT}{_DAEMONS if daemon else ""}PYTHONPATH=$kept exec {shlex.quote(sys.executable)} "$@"\n'
     )
     launcher.chmod(0o700)
     return launcher
