@@ -47,9 +47,8 @@ _ACCEPTED = b"+"
 def main(directory: Path) -> int:
     """Be the runner, or have the daemon of `directory` fork it, and return its exit status."""
     with ExitStack() as turn:
-        with contextlib.suppress(
-            OSError
-        ):  # of several streams that begin at once, one starts the daemon: others wait for it
+        # of several streams that begin at once, one starts the daemon, and the others wait for it
+        with contextlib.suppress(OSError):
             lock = turn.enter_context((directory / _LOCK).open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         connection = _connection(directory)
@@ -73,18 +72,16 @@ def _connection(directory: Path) -> socket.socket | None:
 
 def _handed_over(connection: socket.socket) -> int | None:
     """Ask the daemon for a runner, wait for its end, and return its exit status; None where it has not begun."""
-    request = json.dumps([dict(os.environ), os.getcwd()]).encode()
     with connection:
         try:
+            request = json.dumps([dict(os.environ), os.getcwd()]).encode()
             socket.send_fds(connection, [len(request).to_bytes(_LENGTH)], _OUTPUTS)
             connection.sendall(request)
             if connection.recv(1) != _ACCEPTED:
                 return None
         except OSError:
             return None
-        status = connection.recv(
-            1
-        )  # a daemon that was killed leaves its runners to Spark, which sees their connections
+        status = connection.recv(1)  # if the daemon was killed, the runner holds the other end until it ends
         return status[0] if status else 1
 
 
@@ -173,8 +170,8 @@ class _Daemon:
             head, outputs, _, _ = socket.recv_fds(connection, _LENGTH, len(_OUTPUTS))
             with connection.makefile("rb") as file:
                 environment, place = json.loads(file.read(int.from_bytes(head)))
-            if environment.get("PYTHONPATH") != self._path:
-                raise ValueError("modules of other directories")
+            if environment.get("PYTHONPATH") != self._path or len(outputs) != len(_OUTPUTS):
+                raise ValueError("modules of other directories, or no output")
             process = os.fork()
             if not process:
                 self._become(environment, place, outputs)
