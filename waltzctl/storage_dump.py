@@ -29,7 +29,7 @@ from waltzctl.engine.inspect.dump import (
     dump_segments,
 )
 from waltzctl.engine.inspect.verification import Tally
-from waltzctl.engine.log.view import Target, TargetKind, resolve
+from waltzctl.engine.log.target import Target, TargetKind, resolve
 from waltzctl.exit_status import ExitStatus
 from waltzctl.formats.control import PartitionInfo
 from waltzctl.options import DataForm, DumpFormat, Format, What

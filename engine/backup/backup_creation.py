@@ -40,7 +40,7 @@ from waltzctl.engine.durable.new_directory import check_not_beside
 from waltzctl.engine.errors import OWN_SHORTAGE, DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import leads_nowhere
+from waltzctl.engine.log.partition_directories import leads_nowhere
 from waltzctl.engine.pages.inspection import blob_status, view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import complete_copies

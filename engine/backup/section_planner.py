@@ -119,7 +119,7 @@ class SectionPlanner:
             raise SourceChangedError(f"{path}: what is no record at byte {end} may be one that is just being replaced")
         size = end if len(sizes) else len(header)
         if self._live and last and size < numbers.size and not torn and self._damaged == damaged:
-            raise SourceChangedError(f"{path}: it became shorter while it was looked at")
+            raise SourceChangedError(f"{path}: it became shorter while it was read")
         dropped = self._live and last and torn
         if size < numbers.size and not dropped:
             draft.parts.append((False, self._add_raw(path, size, numbers.size - size)))

@@ -30,13 +30,8 @@ from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.findings.control_files import info_findings
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import (
-    check_partitions,
-    partition_directories,
-    partition_number,
-    partition_places,
-    view_storage,
-)
+from waltzctl.engine.log.partition_directories import partition_directories, partition_number
+from waltzctl.engine.log.view import check_partitions, view_storage
 from waltzctl.engine.scan.columns import DamageCause
 from waltzctl.engine.storage.assignment import names_put_aside, out_of_reach, put_aside_path
 from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path
@@ -96,8 +91,7 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
             f"{path}: partition {absent[0]} has no directory, and is to be backed up",
             advice="name partitions that are there; waltzctl status shows which should be",
         )
-    links = partition_places(path) if places.on_this_machine(path) else there
-    unmounted = tuple(one for one in links if one not in there and (partitions is None or one in partitions))
+    unmounted = tuple(one for one in view.unmounted if one not in there and (partitions is None or one in partitions))
     live = places.lock_holder(path, view.control_path) is not None
     state = view.control_state
     content = None if state is None else unmarked(_read_stable(view.control_path))

@@ -8,6 +8,8 @@ from waltzctl.engine.amounts import check_at_least
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.retries import pause_after
 
+_SHORTEST_NUDGE = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
@@ -38,6 +40,11 @@ class ClientOptions:
         times = "timeout", "nudge", "first_retry", "longest_retry", "not_ready"
         for name in (*times, "in_flight", "ahead", "max_body"):
             check_at_least(name, getattr(self, name), 0 if name in times else 1)
+
+    @property
+    def answer_seconds(self) -> float:
+        """How long a server may take for an answer before what it was asked counts as passed over: `nudge`, with its bound."""
+        return max(self.nudge, _SHORTEST_NUDGE)
 
     def pause_after(self, pause: float) -> float:
         """The pause in seconds after a retry that came `pause` seconds after the one before; see `engine.net.retries`."""

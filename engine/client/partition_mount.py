@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from typing import Any, Protocol
 from waltzctl.engine.client.append_bounds import OversizedAppendError, lock_ids
 from waltzctl.engine.client.append_call import AppendCall, Numbered
 from waltzctl.engine.client.client_options import ClientOptions
+from waltzctl.engine.client.feed_watch import FeedWatch
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
-from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.futures import fail, taken
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
@@ -38,10 +37,6 @@ class ClientAheadError(RefusedError):
 
 SPENT_AT = LAST_SEQUENCE - (1 << 20)
 """After this sequence number a client id makes no new appends; the numbers above are for mounts, flushes and repeated appends."""
-_SHORTEST_UNANSWERED, _LONGEST_UNANSWERED = 0.05, 300.0
-"""The fewest and the most seconds that a request is given for its answer before the next mount request; `nudge` may be 0."""
-_FEED_SILENCE = 30.0
-"""Seconds without a transaction after which a reader's mount asks how far the log goes; longer where a new mount did not help."""
 Connect = Callable[[Address], Awaitable[LogConnection]]
 """Opens a connection to a log server.  Raises PeerError."""
 
@@ -116,14 +111,10 @@ class Mount:
     _flushes: deque[_PendingFlush] = field(default_factory=deque)
     _error: WaltzError | None = None
     """Why the mount has ended; None while it has not."""
+    _watch: FeedWatch = field(init=False)
     _mount_timer: asyncio.TimerHandle | None = None
-    """Repeats the mount request after a server was not ready, or has not answered it."""
-    _unanswered: float = 0.0
-    """Seconds that the last mount request on this connection was given for its answer; 0 behind an answer."""
+    """Repeats the mount request after a server was not ready."""
     _nudge_timer: asyncio.TimerHandle | None = None
-    _feed_timer: asyncio.TimerHandle | None = None
-    """Asks how far the log goes if the feed has brought nothing by then (`_feed_due`); only of a mount with a reader."""
-    _feed_patience: float = _FEED_SILENCE
     _feed_suspended: bool = False
     """Whether the server has sent all that was requested, and waits for a feed request."""
     _calls: dict[AppendCall, None] = field(default_factory=dict)
@@ -135,6 +126,9 @@ class Mount:
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when no call is running; `settled` waits for it."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def __post_init__(self) -> None:
+        self._watch = FeedWatch(self, self.options.answer_seconds)
 
     # ---- where it is mounted -------------------------------------------------------------------------------------------
 
@@ -172,46 +166,37 @@ class Mount:
         self._connection, self._mount_id = connection, None
         if not self._queue_has_room:
             return  # `go_on` mounts later
+        self._cancel_mount_timer()
+        self._watch.await_answer()  # first: it asks again also where an error (MemoryError) leaves the request unsent
         self._mount_id = self._next_id()
-        self._unanswered = min(max(self._nudge, 2 * self._unanswered), _LONGEST_UNANSWERED)
-        self._await_mount()  # first: it asks again also where an error (MemoryError) leaves the request unsent
         with contextlib.suppress(PeerError):  # the connection then calls `lost` as well
             connection.send(wire.MountRequest(self._mount_id, self.position, sequence))
 
-    def _await_mount(self) -> None:
-        """Mount again unless there is an answer in time, or transactions come in front of it.
+    def mount_again(self) -> None:
+        """Send the mount request again, if there is a connection."""
+        if self._connection is not None and self._endpoint is not None:
+            self.connected(self._connection, self._endpoint.sequence)
 
-        A released server that gets no session for a moment, say because ZooKeeper does not answer, leaves the request without an
-        answer, and goes on with later ones.  Each time it is given twice as long: if it only waits, it will answer all of them.
+    def remount(self) -> None:
+        """As `mount_again`; until the answer nothing is sent."""
+        self.ready.clear()
+        self.mount_again()
 
-        While the connection is paused nothing comes, whatever the server sends, and each request would have it send all that is
-        behind `position` once more.
-        """
+    def _cancel_mount_timer(self) -> None:
         if self._mount_timer is not None:
             self._mount_timer.cancel()
-        due = self._loop.time() + self._unanswered
-        self._mount_timer = self._loop.call_at(due, self._mount_due, self.position, due)
-
-    def _mount_due(self, position: int, due: float) -> None:
-        paused = self._connection is not None and self._connection.paused
-        if position != self.position or paused or not self._queue_has_room:
-            self._await_mount()
-        elif self._loop.time() - due > HELD_UP:
-            # what came meanwhile is read first; the next look decides, as the loop may be late again and again
-            self._mount_timer = self._loop.call_later(_SHORTEST_UNANSWERED, self._mount_due, position, math.inf)
-        else:
-            self._mount_again()
+            self._mount_timer = None
 
     def lost(self) -> None:
         """The connection is lost: nothing can be sent before the next mount, which decides the pending appends."""
         self.ready.clear()
         self._connection = self._mount_id = None
         self._feed_suspended = False
-        self._unanswered = 0.0
-        for timer in (self._mount_timer, self._nudge_timer, self._feed_timer):
-            if timer is not None:
-                timer.cancel()
-        self._mount_timer = self._nudge_timer = self._feed_timer = None
+        self._watch.stop()
+        self._cancel_mount_timer()
+        if self._nudge_timer is not None:
+            self._nudge_timer.cancel()
+            self._nudge_timer = None
 
     def end(self, error: WaltzError, *, tell_reader: bool = True) -> None:
         """End the mount for good: all calls and flushes raise `error`.  `tell_reader`: the feed's reader gets it as well."""
@@ -266,10 +251,7 @@ class Mount:
         return request_id.client == self.client_id
 
     def _mount_answered(self, state: wire.MountState) -> None:
-        self._unanswered = 0.0
-        if self._mount_timer is not None:
-            self._mount_timer.cancel()
-            self._mount_timer = None
+        self._watch.answered()
         if state is wire.MountState.CLIENT_AHEAD:
             self.end(
                 ClientAheadError(
@@ -281,7 +263,7 @@ class Mount:
             )
             return
         if state is wire.MountState.NOT_READY:
-            self._mount_timer = self._loop.call_later(self.options.not_ready, self._mount_again)
+            self._mount_timer = self._loop.call_later(self.options.not_ready, self.mount_again)
             return
         # The mount decides every flush sent before it, also where the log has lost transactions below the flush's mark.
         for flush in self._flushes:
@@ -295,11 +277,8 @@ class Mount:
             call.wake()
         self._feed_suspended = True
         self._request_feed()
-        self._watch_feed()
-
-    def _mount_again(self) -> None:
-        if self._connection is not None and self._endpoint is not None:
-            self.connected(self._connection, self._endpoint.sequence)
+        if self.queue is not None:
+            self._watch.await_feed()
 
     def fed(self, rows: Iterable[FeedRow]) -> None:
         """Committed transactions of the partition that were received together; most are appends of other clients."""
@@ -353,8 +332,7 @@ class Mount:
             self._flushes.popleft()
             _set_result(flush.done, mark)
             if dropped and flush.nudge and self.ready.is_set():  # the server no longer knows this mount
-                self.ready.clear()
-                self._mount_again()
+                self.remount()
         if self._conflicts:
             self._return_conflicting()
         self._wake_next()
@@ -373,12 +351,31 @@ class Mount:
         if self._connection is not None:
             self._connection.resume()
             if self._mount_id is None:
-                self._mount_again()
+                self.mount_again()
         self._request_feed()
 
     @property
     def _queue_has_room(self) -> bool:
         return self.queue is None or self.queue.qsize() < self.options.ahead
+
+    @property
+    def reads(self) -> bool:
+        """Whether what the server sends is read: the reader has room for it, and no reader of this connection holds it up."""
+        return self._queue_has_room and (self._connection is None or not self._connection.paused)
+
+    @property
+    def feeding(self) -> LogConnection | None:
+        """See `WatchedMount.feeding`."""
+        return self._connection if self.ready.is_set() and not self._feed_suspended else None
+
+    def ask_high_water_mark(self, timeout: float) -> asyncio.Future[wire.HighWaterMarkResponse]:
+        """See `WatchedMount.ask_high_water_mark`."""
+        connection, server = self._connection, self._server
+        assert connection is not None
+        assert server is not None
+        number = RequestId(self.client_id, server.generation, self.partition, connection.next_sequence())
+        frame = wire.encode(wire.HighWaterMarkRequest(number), connection.version)
+        return connection.start(number.sequence, (frame,), wire.HighWaterMarkResponse, "a question", timeout=timeout)
 
     def _request_feed(self) -> None:
         if self._feed_suspended and self._connection is not None and self._queue_has_room:
@@ -386,56 +383,6 @@ class Mount:
             self._feed_suspended = False
             with contextlib.suppress(PeerError):
                 self._connection.send(wire.FeedRequest(self._mount_id, self.position))
-
-    def _watch_feed(self) -> None:
-        """Look in a while whether the feed has brought anything.
-
-        A released server that gets no session for a moment passes a feed request over, and goes on with others: who only reads
-        would wait for ever.
-        """
-        if self._feed_timer is not None:
-            self._feed_timer.cancel()
-            self._feed_timer = None
-        if self.queue is not None:
-            self._feed_timer = self._loop.call_later(self._feed_patience, self._feed_due, self.position)
-
-    def _feed_due(self, position: int) -> None:
-        if position != self.position:
-            self._feed_patience = _FEED_SILENCE
-        self._watch_feed()
-        connection, server = self._connection, self._server
-        if connection is None or server is None or not self._is_late(connection, position):
-            return
-        number = RequestId(self.client_id, server.generation, self.partition, connection.next_sequence())
-        frame = wire.encode(wire.HighWaterMarkRequest(number), connection.version)
-        answer = wire.HighWaterMarkResponse
-        asked = connection.start(number.sequence, (frame,), answer, "a question", timeout=self._nudge)
-
-        def heard(mark: asyncio.Future[wire.HighWaterMarkResponse]) -> None:
-            # without an answer nothing is known; behind one, what is under way has as much time again to come
-            if not mark.cancelled() and mark.exception() is None and mark.result().transaction_id > position:
-                due = self._loop.time() + self._nudge
-                self._loop.call_at(due, self._feed_missed, connection, position, due)
-
-        asked.add_done_callback(heard)
-
-    def _is_late(self, connection: LogConnection, position: int) -> bool:
-        """Whether the feed was asked for through this connection, and has brought nothing behind `position` since.
-
-        While the connection is paused nothing comes, neither of the feed nor an answer: see `_await_mount`.
-        """
-        asked = connection is self._connection and self.ready.is_set() and not self._feed_suspended
-        return asked and position == self.position and self._queue_has_room and not connection.paused
-
-    def _feed_missed(self, connection: LogConnection, position: int, due: float) -> None:
-        if not self._is_late(connection, position):
-            return
-        if self._loop.time() - due > HELD_UP:  # as in `_mount_due`
-            self._loop.call_later(_SHORTEST_UNANSWERED, self._feed_missed, connection, position, math.inf)
-        else:
-            self._feed_patience = min(2 * self._feed_patience, _LONGEST_UNANSWERED)
-            self.ready.clear()
-            self._mount_again()
 
     # ---- appends -------------------------------------------------------------------------------------------------------
 
@@ -596,11 +543,7 @@ class Mount:
         """Start the timer that sends a flush if no append is decided within `nudge` seconds, and mounts again if that is not."""
         if self._nudge_timer is None:
             reached = self._oldest(), self.position
-            self._nudge_timer = self._loop.call_later(self._nudge, self._nudge_due, *reached)
-
-    @property
-    def _nudge(self) -> float:
-        return max(self.options.nudge, _SHORTEST_UNANSWERED)
+            self._nudge_timer = self._loop.call_later(self.options.answer_seconds, self._nudge_due, *reached)
 
     def _oldest(self) -> int:
         """The sequence number of the first append or flush that is not decided; there is one."""
@@ -621,8 +564,7 @@ class Mount:
                     flush.done.add_done_callback(taken)
             elif position == self.position and self._queue_has_room:
                 # a released server that gets no session for a moment leaves a flush without an answer, and a feed without an end
-                self.ready.clear()
-                self._mount_again()
+                self.remount()
 
 
 def _set_result(future: asyncio.Future[Any], value: object) -> None:

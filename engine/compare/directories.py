@@ -18,7 +18,8 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
 from waltzctl.engine.log import places
 from waltzctl.engine.log.evidence import evidence
-from waltzctl.engine.log.view import PartitionView, StorageView, TargetKind, check_partitions, resolve, view_storage
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import PartitionView, StorageView, check_partitions, view_storage
 from waltzctl.engine.quorum.vote import Ballot
 from waltzctl.engine.storage.assignment import is_hosted
 from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger, still_lost

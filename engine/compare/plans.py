@@ -19,9 +19,11 @@ from pathlib import PurePath
 from waltzctl.engine.amounts import format_ranges
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison, ReplicaStanding
 from waltzctl.engine.compare.states import replaced_ranges
+from waltzctl.engine.durable.file_status import moved_while
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError, WaltzError
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import partition_directories, read_control
+from waltzctl.engine.log.partition_directories import partition_directories
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import NotedFiles, Repair, note
 from waltzctl.engine.repair.recover import plan_recover
@@ -68,7 +70,7 @@ def unmoved(
         for path, noted in seen.items():
             directory = path / str(one.partition)
             if not _stays(directory, noted):
-                moved.setdefault(one.partition, f"{directory}: {places.moved_while('compared')}")
+                moved.setdefault(one.partition, f"{directory}: {moved_while('compared')}")
             elif _lacked_files(one, path, noted):
                 why = f"{directory}: files that were in it before were not there while it was compared"
                 moved.setdefault(one.partition, why)
@@ -112,8 +114,7 @@ def _control(path: PurePath) -> ControlFile | None:
 
 def _stays(path: PurePath, noted: NotedFiles) -> bool:
     """Whether a directory is where it was noted; True where it was not."""
-    place = noted.stood.get(path)
-    return place is None or places.standing(path) == place
+    return not places.is_moved(path, noted.stood.get(path))
 
 
 def plans(
@@ -142,7 +143,7 @@ def plans(
     for path, noted in seen.items():
         if not _stays(path, noted):
             raise StalePlanError(
-                f"{path}: {places.moved_while('compared')}; nothing was modified",
+                f"{path}: {moved_while('compared')}; nothing was modified",
                 advice="bring it back, and compare again",
             )
     found: list[Repair] = []

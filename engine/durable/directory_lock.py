@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import ClassVar
 
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, make_directory, open_for_reading, read_range
-from waltzctl.engine.durable.file_status import is_still_at
+from waltzctl.engine.durable.file_status import is_still_at, moved_while
 from waltzctl.engine.durable.ownership import make_lock_file
 from waltzctl.engine.durable.regular import open_regular
 from waltzctl.engine.errors import DirectoryLockedError, DiskReadError, DiskWriteError, write_error
@@ -101,9 +101,7 @@ def _hold_directory(descriptor: int) -> None:
 
 def moved() -> OSError:
     """The error of a directory that is no longer where it was opened."""
-    return OSError(
-        errno.ESTALE, "it was moved or replaced while it was open; put it back, and start again what has it open"
-    )
+    return OSError(errno.ESTALE, f"it {moved_while('open')}; put it back, and start again what has it open")
 
 
 class DirectoryLock:

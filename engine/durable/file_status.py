@@ -123,6 +123,11 @@ def is_at(path: PurePath, made: os.stat_result) -> bool:
     return False
 
 
+def moved_while(doing: str) -> str:
+    """What is said of a file or directory when its path leads elsewhere, or nowhere, while it was `doing` ("open", "read")."""
+    return f"was moved or replaced while it was {doing}"
+
+
 def is_still_at(path: PurePath, descriptor: int) -> bool:
     """Whether an open file or directory is the one at `path`, links followed: it was neither moved nor replaced.
 

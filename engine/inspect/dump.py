@@ -23,7 +23,8 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.storage_checks import unnamed_losses
 from waltzctl.engine.inspect.targets import Scope, check_chosen, look_around, plan
 from waltzctl.engine.inspect.verification import VerifyOptions
-from waltzctl.engine.log.view import FileState, TargetKind, read_segment_header, resolve
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import FileState, read_segment_header
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, PartitionInfo
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 
+from waltzctl.engine.durable.file_status import moved_while
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.live import Watch, states
@@ -243,7 +244,7 @@ class PartitionRun:
             self._unlisted = None
         root = self._scope.root
         if root is not None and self._scope.moved():
-            said = f"the directory {places.moved_while('read')}: not everything was examined"
+            said = f"the directory {moved_while('read')}: not everything was examined"
             yield self._context.finding(Code.READ_ERROR, root, said)
         elif gone and self._scope.place is not None:  # else it is another directory that would be asked
             yield from self._missing()
@@ -348,11 +349,10 @@ class PartitionRun:
             if segment.data_path not in view.special  # the special file in the place of the data file is reported
         ]  # all of them at once: where each has to be watched for a while, that is the same while
         held, elsewhere = covered(held), covered(elsewhere)
-        holders = view.data_segments  # listed once: of tens of thousands of segments the data files may be lost
         for segment, watch in watches:
             settled = self._settle_orphan(segment, watch)
             if settled is not None:
-                alike = partial(stand_elsewhere, settled, holders)
+                alike = partial(stand_elsewhere, settled, view.data_segments)
                 yield orphan_finding(self._context, settled, held, alike, elsewhere)
 
     def _watch(self, *paths: PurePath, directory: PurePath | None = None) -> Watch:

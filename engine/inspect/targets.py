@@ -15,18 +15,15 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import places
+from waltzctl.engine.log.partition_directories import partition_directories, partition_number, unmounted_errors
+from waltzctl.engine.log.target import TargetKind, resolve
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
     SegmentView,
-    TargetKind,
     check_partitions,
-    partition_directories,
-    partition_number,
     read_control,
     read_segment_header,
-    resolve,
-    unmounted,
     view_partition,
     view_storage,
 )
@@ -91,7 +88,7 @@ class Scope:
 
     def moved(self) -> bool:
         """Whether `root` is no longer where it was, or another directory is; True once only."""
-        if self.root is None or self.place is None or places.standing(self.root) == self.place:
+        if self.root is None or not places.is_moved(self.root, self.place):
             return False
         self.place = None
         return True
@@ -228,12 +225,14 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
     scope.temporary, scope.unknown = view.temporary, view.unknown
     if partitions is not None:
         check_chosen(view.control, partitions)
-    for number in partition_directories(storage):
+    there = partition_directories(storage)
+    for number in there:
         if partitions is None or number in partitions:
             scope.partition(storage / str(number), number).whole = True
-    links = unmounted(storage, view.control)
-    scope.unknown = tuple(one for one in view.unknown if partition_number(one.name) not in links)
-    for number, error in links.items():
+    links = [one for one in view.unmounted if one not in there]  # else its disk was mounted meanwhile
+    errors = unmounted_errors(storage, view.control, links)
+    scope.unknown = tuple(one for one in view.unknown if partition_number(one.name) not in errors)
+    for number, error in errors.items():
         if partitions is None or number in partitions:
             partition = scope.partition(storage / str(number), number)
             partition.whole, partition.error = True, error

@@ -44,7 +44,8 @@ from waltzctl.engine.inspect.signing import SigningKey, load_key
 from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import FileState, partition_number, read_control
+from waltzctl.engine.log.partition_directories import partition_number
+from waltzctl.engine.log.view import FileState, read_control
 from waltzctl.engine.storage.assignment import names_put_aside, out_of_reach
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile

@@ -161,17 +161,20 @@ def standing(directory: PurePath) -> Standing | None:
     return None if found is None else (found.st_dev, found.st_ino)
 
 
+def is_moved(directory: PurePath, before: Standing | None) -> bool:
+    """Whether another directory stands at a path than before, or none: less is found there, or something else.
+
+    `before`: its `standing` then; where that could not be told, nothing is known, and the answer is False.
+    """
+    return before is not None and standing(directory) != before
+
+
 def may_be_directory(path: PurePath) -> bool:
     """Whether a directory of this machine is at `path`, links followed, or something that the system does not tell about."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         return error.errno not in NOTHING_THERE
-
-
-def moved_while(doing: str) -> str:
-    """What is said of a directory whose `standing` is another one than before: where it was, less is found, or something else."""
-    return f"was moved, or another one was put in its place, while it was {doing}"
 
 
 def open_source(path: PurePath, size: int | None = None) -> OpenSource:

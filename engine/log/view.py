@@ -13,27 +13,30 @@ Layout of a storage directory (design document *On-Disk Data Structures*)::
 from __future__ import annotations
 
 import contextlib
-import enum
-import errno
 import hashlib
-import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from waltzctl.engine.amounts import MAX_PARTITION, format_ranges
+from waltzctl.engine.amounts import format_ranges
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.access import PlaceKind
+from waltzctl.engine.log.partition_directories import (
+    entry_kinds,
+    listing_errors,
+    partition_number,
+    unmounted,
+    unmounted_errors,
+)
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     CONTROL_HEADER,
     MAX_PARTITIONS,
-    NEVER,
     ControlFile,
     Layout,
     PartitionInfo,
@@ -41,8 +44,6 @@ from waltzctl.formats.control import (
     decode_infos,
 )
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentHeader, parse_name
-
-_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,8 @@ class PartitionView:
     `special`   entries that are not regular files, or cannot be examined, but have names of data or index files
     `unknown`   all other entries
     =========== ==============================================================================================
+
+    `data_segments`: those of the segments that have a data file.
     """
 
     partition: int | None
@@ -168,11 +171,13 @@ class PartitionView:
     unknown: tuple[PurePath, ...] = ()
     strays: tuple[StraySegment, ...] = ()
     special: tuple[PurePath, ...] = ()
+    data_segments: tuple[SegmentView, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def data_segments(self) -> tuple[SegmentView, ...]:
-        """The segments that have a data file."""
-        return tuple(segment for segment in self.segments if segment.data is not None)
+    def __post_init__(self) -> None:
+        """Pick `data_segments` once: of tens of thousands of segments each may be judged by all of them."""
+        whole = all(segment.data is not None for segment in self.segments)
+        found = self.segments if whole else tuple(one for one in self.segments if one.data is not None)
+        object.__setattr__(self, "data_segments", found)
 
     @property
     def special_data(self) -> dict[int, PurePath]:
@@ -208,7 +213,8 @@ class StorageView:
     ======================================= ================= =============
 
     `partitions`: the partition directories by number, restricted to those that the caller asked for.  `unlisted`: those that are
-    there and could not be listed, with the reason; empty where the caller did not ask for it.
+    there and could not be listed, with the reason; empty where the caller did not ask for it.  `unmounted`: those in whose places
+    links lead nowhere, of all.
     """
 
     path: PurePath
@@ -218,68 +224,12 @@ class StorageView:
     temporary: tuple[PurePath, ...] = ()
     unknown: tuple[PurePath, ...] = ()
     unlisted: dict[int, DiskReadError] = field(default_factory=dict)
+    unmounted: tuple[int, ...] = ()
 
     @property
     def control_path(self) -> PurePath:
         """Where the control file is, or would be."""
         return self.path / CONTROL_FILE_NAME
-
-
-def partition_directories(path: PurePath) -> list[int]:
-    """The numbers of all partition directories of a storage directory, sorted.  Raises NotWaltzError, DiskReadError."""
-    found = (_partition_directory(name, kind) for name, kind in _kinds(path).items())
-    return sorted(number for number in found if number is not None)
-
-
-def partition_places(path: PurePath) -> list[int]:
-    """As `partition_directories`, with those that are links to disks which are not mounted."""
-    found = (partition_number(name) for name, kind in _kinds(path).items() if kind in (PlaceKind.DIRECTORY, None))
-    return sorted(number for number in found if number is not None)
-
-
-def unmounted(
-    path: PurePath, control: ControlFile | None, kinds: Mapping[str, PlaceKind | None] | None = None
-) -> dict[int, DiskReadError]:
-    """The partitions that are out of reach, and of which nothing else tells: links to disks that are not mounted.
-
-    In the documented layout one that was in no session is assigned because its directory exists: without its disk it would pass
-    for one that was never here.  Any other such partition counts as lost, or as one that is not assigned.  In a backup they are
-    those that could not be read when it was made.  `kinds`: the entries of the directory as they were listed.
-
-    Raises NotWaltzError, DiskReadError.
-    """
-    if control is None or control.layout.has_flags:
-        return {}
-    places_of = {
-        number: leads_nowhere(path / name)
-        for name, kind in (kinds or _kinds(path)).items()
-        if kind is None and (number := partition_number(name)) is not None
-    }
-    for number in places.left_unread(path):
-        cause = OSError(errno.ENOENT, "the backup lacks it, as it could not be read then")
-        places_of[number] = DiskReadError(path / str(number), None, cause, doing="list")
-    infos = control.partitions
-    return {
-        number: error
-        for number, error in sorted(places_of.items())
-        if number < len(infos) and ((current := infos[number].current_struct) is None or current.marks == NEVER)
-    }
-
-
-def leads_nowhere(directory: PurePath) -> DiskReadError:
-    """The error for a link in the place of a partition's directory whose disk is not mounted."""
-    error = DiskReadError(directory, None, OSError(errno.ENOENT, "its link leads nowhere"), doing="list")
-    error.advice = "mount what it leads to, or remove the link if the partition is given up"
-    return error
-
-
-def partition_number(name: str) -> int | None:
-    """The partition whose directory has this name; None where it is not the name of a partition directory."""
-    return int(name) if _PARTITION.fullmatch(name) and int(name) <= MAX_PARTITION else None
-
-
-def _partition_directory(name: str, kind: PlaceKind | None) -> int | None:
-    return partition_number(name) if kind is PlaceKind.DIRECTORY else None
 
 
 def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[PartitionView, ...]:
@@ -335,32 +285,13 @@ def _fingerprint(names: Iterable[str]) -> bytes:
 
 
 def _names(path: PurePath) -> list[str]:
-    with _listing_errors(path):
+    with listing_errors(path):
         return places.names(path)
 
 
-def _kinds(path: PurePath) -> dict[str, PlaceKind | None]:
-    with _listing_errors(path):
-        return places.kinds(path)
-
-
 def _listing(path: PurePath) -> dict[str, FileNumbers | None]:
-    with _listing_errors(path):
+    with listing_errors(path):
         return places.listing(path)
-
-
-@contextlib.contextmanager
-def _listing_errors(path: PurePath) -> Iterator[None]:
-    try:
-        yield
-    except NotADirectoryError as error:
-        raise NotWaltzError(f"{path}: not a directory") from error
-    except FileNotFoundError as error:
-        raise NotWaltzError(f"{path}: no such directory") from error
-    except OSError as error:
-        circle = error.errno == errno.ELOOP
-        what = "a link that leads in a circle, no directory" if circle else f"no directory: {error.strerror}"
-        raise NotWaltzError(f"{path}: {what}") from error
 
 
 def read_control(path: PurePath) -> ControlFile | None:
@@ -396,12 +327,12 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None, *, e
     unlisted: dict[int, DiskReadError] = {}
     temporary: list[PurePath] = []
     unknown: list[PurePath] = []
-    kinds = _kinds(path)
+    kinds = entry_kinds(path)
     for name, kind in kinds.items():
         entry = path / name
         if name in (CONTROL_FILE_NAME, disk.STATE_DIRECTORY):
             continue
-        number = _partition_directory(name, kind)
+        number = partition_number(name) if kind is PlaceKind.DIRECTORY else None
         if number is not None:
             if partitions is None or number in partitions:
                 try:
@@ -427,96 +358,13 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None, *, e
     control = None
     with contextlib.suppress(SpecialFileError):  # verify and recover report it
         control = read_control(control_path)
+    links = unmounted(kinds)
     if each_alone:
-        links = unmounted(path, control, kinds)
-        unlisted.update((one, error) for one, error in links.items() if partitions is None or one in partitions)
-        unknown = [entry for entry in unknown if partition_number(entry.name) not in links]
+        errors = unmounted_errors(path, control, links)
+        unlisted.update((one, error) for one, error in errors.items() if partitions is None or one in partitions)
+        unknown = [entry for entry in unknown if partition_number(entry.name) not in errors]
     listed = dict(sorted(found.items()))
-    return StorageView(path, state, control, listed, tuple(temporary), tuple(unknown), unlisted)
-
-
-class TargetKind(enum.StrEnum):
-    """The kind of file or directory that a path on the command line names."""
-
-    STORAGE = "storage directory"
-    PARTITION = "partition directory"
-    CONTROL = "control file"
-    SEGMENT = "data file"
-    INDEX = "index file"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A path and the kind of thing that it names.
-
-    `storage`: the storage directory that the path is or lies in; None for a file or partition directory outside of one.
-    `partition`: the partition of the path, by the name of its directory; None where that is no number, or does not apply.
-    """
-
-    kind: TargetKind
-    path: PurePath
-    storage: PurePath | None
-    partition: int | None
-
-    def selected(self, partitions: Collection[int] | None) -> Collection[int] | None:
-        """The partitions to inspect: those among `partitions` (None: all) that the path names.
-
-        Raises InvalidRequestError when the path names a partition that is not among `partitions`: the arguments contradict each
-        other.
-        """
-        if self.partition is None:
-            return partitions
-        if partitions is not None and self.partition not in partitions:
-            raise InvalidRequestError(
-                f"{self.path}: lies in partition {self.partition}, and partition {format_ranges(partitions)} was asked for",
-                advice="leave one of the two out, or name the storage directory",
-            )
-        return frozenset((self.partition,))
-
-
-def _enclosing(partition_directory: PurePath) -> tuple[PurePath | None, int | None]:
-    parent = partition_directory.parent
-    number = partition_number(partition_directory.name)
-    return (parent if places.still_named(parent / CONTROL_FILE_NAME) else None), number
-
-
-def resolve(path: PurePath) -> Target:
-    """The kind of thing that a path names.  Raises NotWaltzError when it is nothing of Waltz, DiskReadError."""
-    absolute = places.absolute(path)
-    kind = places.access(absolute).kind(absolute)
-    if kind is PlaceKind.DIRECTORY:
-        names = set(_names(absolute))
-        if CONTROL_FILE_NAME in names:
-            return Target(TargetKind.STORAGE, path, path, None)
-        if any(parse_name(name) for name in names) or partition_number(absolute.name) is not None:
-            storage, number = _enclosing(absolute)
-            if storage is not None or any(parse_name(name) for name in names):
-                return Target(TargetKind.PARTITION, path, _relative(path, storage), number)
-        # raises NotWaltzError unless partitions lie there without a control file
-        view_storage(path, each_alone=True)
-        return Target(TargetKind.STORAGE, path, path, None)
-    if kind is None:
-        raise NotWaltzError(f"{path}: no such file or directory")
-    if kind is not PlaceKind.FILE:
-        raise NotWaltzError(f"{path}: it is {places.special(absolute)}, neither a file nor a directory")
-    if absolute.suffix == ".ctl":
-        storage_path = path.parent if absolute.name == CONTROL_FILE_NAME else None
-        return Target(TargetKind.CONTROL, path, storage_path, None)
-    kinds = {SEGMENT_SUFFIX: TargetKind.SEGMENT, INDEX_SUFFIX: TargetKind.INDEX}
-    named = next((kind for suffix, kind in kinds.items() if absolute.name.endswith(suffix)), None)
-    if named is not None:
-        storage, number = _enclosing(absolute.parent)
-        return Target(named, path, _relative(path.parent, storage), number)
-    raise NotWaltzError(f"{path}: not a storage directory, partition directory, .ctl, .seg or .idx file")
-
-
-def _relative(partition_directory: PurePath, storage: PurePath | None) -> PurePath | None:
-    """The storage directory in the user's terms: relative if the user gave a relative path, not made absolute."""
-    if storage is None:
-        return None
-    if partition_directory.is_absolute() or len(partition_directory.parts) < 2:
-        return storage
-    return partition_directory.parent
+    return StorageView(path, state, control, listed, tuple(temporary), tuple(unknown), unlisted, links)
 
 
 def check_partitions(control: ControlFile, partitions: Collection[int]) -> None:

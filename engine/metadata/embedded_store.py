@@ -8,7 +8,7 @@ are invisible at once; the next change by any process deletes them.  A process t
 Durability.  SQLite uses a rollback journal and ``synchronous = EXTRA``, so that a session id is never issued twice, also after a
 power failure.  There is one file, and a journal while it is written; it must be on a local disk.
 
-Opening without `create` never makes a file, and reading never writes one.  If the open file is deleted or replaced, every call
+Opening without `create` never makes a file, and reading never writes one.  If the open file is moved or replaced, every call
 raises PeerUnreachableError: no other process would ever read what is written to it.
 """
 
@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from waltzctl.engine.durable.file_status import is_still_at
+from waltzctl.engine.durable.file_status import is_still_at, moved_while
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.metadata import embedded_sessions
 from waltzctl.engine.metadata.embedded_file import begin_writing, open_file, reading, translated_errors
@@ -296,7 +296,7 @@ class EmbeddedStore:
             return
         raise PeerUnreachableError(
             self.where,
-            "the file was deleted or replaced while it was in use",
+            f"the file {moved_while('open')}",
             advice="put it back, or start again what uses it",
         )
 

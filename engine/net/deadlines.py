@@ -100,45 +100,66 @@ class Deadline:
 class Watchdog:
     """The deadline of work that has to make progress: ``with watchdog:`` calls `expired` once, `seconds` after the last progress.
 
-    Such a deadline is restarted often, so its timer is not: it looks for progress when it fires.
+    Such a deadline is restarted often, so its timer is not: it looks for progress when it fires.  Without a block, `start` and
+    `stop` begin and end it; `fed` and `expired` may call them as well.
     """
 
-    def __init__(self, seconds: float, *, fed: Callable[[], bool], expired: Callable[[], object]) -> None:
-        """`fed`: asked when the time is over; whether there is progress that `feed` was not told of, or none is expected."""
+    def __init__(
+        self, seconds: float, *, fed: Callable[[], bool], expired: Callable[[], object], anew: float | None = None
+    ) -> None:
+        """`fed`: asked when the time is over; whether there is progress that `feed` was not told of, or none is expected.
+
+        `anew`: seconds until it looks again where the loop was blocked; None: `seconds`.
+        """
         self._seconds, self._fed, self._expired = seconds, fed, expired
+        self._seconds_anew = seconds if anew is None else anew
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle
+        self._timer: asyncio.TimerHandle | None = None
         self.feed()
 
     def feed(self) -> None:
         """There is progress: the deadline starts again."""
-        self._last, self._anew = self._loop.time(), ANEW
+        self._end, self._anew = self._loop.time() + self._seconds, ANEW
+
+    def start(self) -> None:
+        """Begin, or begin again: the time until now does not count."""
+        self.stop()
+        self.feed()
+        self._set_timer(self._end)
+
+    def stop(self) -> None:
+        """`expired` is not called any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def __enter__(self) -> None:
-        self.feed()
-        self._set_timer(self._last + self._seconds)
+        self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._timer.cancel()
+        self.stop()
 
     def _set_timer(self, when: float) -> None:
         self._timer = self._loop.call_at(when, self._on_timer, when)
 
     def _on_timer(self, due: float) -> None:
+        fired = self._timer
         if self._fed():
             self.feed()
         elif self._anew and self._loop.time() - due > HELD_UP:
-            self._last, self._anew = self._loop.time(), self._anew - 1
-        when = self._last + self._seconds
-        if when <= self._loop.time():
-            try:
-                self._expired()
-            except MemoryError:  # nothing else ends what is late
+            self._end, self._anew = self._loop.time() + self._seconds_anew, self._anew - 1
+        if self._timer is not fired:  # `fed` has stopped it, or started it again
+            return
+        if self._end > self._loop.time():
+            self._set_timer(self._end)
+            return
+        try:
+            self._expired()
+        except MemoryError:  # nothing else ends what is late
+            if self._timer is fired:
                 self._set_timer(self._loop.time() + self._seconds)
-        else:
-            self._set_timer(when)
 
 
 class Deadlines:

@@ -33,7 +33,8 @@ from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError, Re
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import StorageView, TargetKind, resolve, view_storage
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import StorageView, view_storage
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.shell_words import shell_join
@@ -148,7 +149,7 @@ def _check_assigned(view: StorageView, info: PartitionInfo) -> bool:
     assert current is not None  # nothing is damaged
     directory, aside = view.path / str(number), local(put_aside_path(view.path, number))
     present = number in view.partitions
-    if not present and os.path.islink(directory) and not os.path.isfile(directory):
+    if number in view.unmounted:
         raise RefusedError(
             f"{directory}: the link in the place of partition {number} leads nowhere: nobody knows whether it is assigned, or"
             " what is there; nothing was modified",

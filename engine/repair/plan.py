@@ -26,8 +26,10 @@ from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
+from waltzctl.engine.log.partition_directories import partition_directories
 from waltzctl.engine.log.places import local, may_be_directory
-from waltzctl.engine.log.view import FileState, PartitionView, StorageView, partition_directories, resolve
+from waltzctl.engine.log.target import resolve
+from waltzctl.engine.log.view import FileState, PartitionView, StorageView
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.loss_ledger import ledger_path

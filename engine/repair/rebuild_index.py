@@ -39,15 +39,14 @@ from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import explained_by_tail
 from waltzctl.engine.log.places import local
+from waltzctl.engine.log.target import TargetKind, resolve
 from waltzctl.engine.log.view import (
     FileState,
     SegmentView,
-    TargetKind,
     beyond,
     check_partitions,
     next_data_file,
     read_segment_header,
-    resolve,
     view_storage,
 )
 from waltzctl.engine.losses import BelowProof, ShortHeader

@@ -17,15 +17,8 @@ from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.storage_checks import state_file_findings
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import (
-    PartitionView,
-    StorageView,
-    TargetKind,
-    beyond,
-    check_partitions,
-    resolve,
-    view_storage,
-)
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import PartitionView, StorageView, beyond, check_partitions, view_storage
 from waltzctl.engine.repair.arguments import Agreed, Arguments
 from waltzctl.engine.repair.plan import NotedFiles, PlanDraft, Repair, plan_roll_back
 from waltzctl.engine.repair.recover_control import opens, plan_control

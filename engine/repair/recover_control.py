@@ -31,7 +31,8 @@ from waltzctl.engine.findings.control_files import (
     pair_findings,
 )
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import FileState, StorageView, partition_places
+from waltzctl.engine.log.partition_directories import partition_places
+from waltzctl.engine.log.view import FileState, StorageView
 from waltzctl.engine.repair.plan import PlanDraft
 from waltzctl.engine.storage.journal_state import state_path
 from waltzctl.formats.control import (

@@ -13,7 +13,8 @@ from pathlib import PurePath
 from waltzctl.engine.durable.edits import Overwrite, Remove
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import FileState, TargetKind, read_control, resolve
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import FileState, read_control
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import PlanDraft, Repair
 from waltzctl.engine.storage.journal_state import look_at_journal, state_path

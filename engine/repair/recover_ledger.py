@@ -16,7 +16,8 @@ from waltzctl.engine.durable.edits import Remove, Replace
 from waltzctl.engine.errors import NotWaltzError, RefusedError
 from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import FileState, TargetKind, check_partitions, read_control, resolve
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import FileState, check_partitions, read_control
 from waltzctl.engine.losses import GivenUp, Ids, covered, without
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import PlanDraft, Repair

@@ -25,13 +25,12 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.log import places
+from waltzctl.engine.log.target import TargetKind, resolve
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
     SegmentView,
-    TargetKind,
     read_segment_header,
-    resolve,
     view_partition,
     view_storage,
 )

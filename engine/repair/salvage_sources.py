@@ -18,7 +18,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.file_status import NOTHING_THERE, names_in
 from waltzctl.engine.durable.relocation import retired_directories
 from waltzctl.engine.errors import OWN_SHORTAGE, DiskReadError, InvalidRequestError, NotWaltzError
-from waltzctl.engine.log.view import partition_number
+from waltzctl.engine.log.partition_directories import partition_number
 from waltzctl.engine.progress import Progress
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage.assignment import names_put_aside

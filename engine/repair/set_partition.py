@@ -36,7 +36,8 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import TargetKind, check_partitions, resolve, view_partition, view_storage
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import check_partitions, view_partition, view_storage
 from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, PartitionSetting
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, Repair

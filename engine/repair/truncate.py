@@ -26,15 +26,8 @@ from waltzctl.engine.errors import (
     RefusedError,
 )
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import (
-    FileState,
-    SegmentView,
-    TargetKind,
-    check_partitions,
-    read_segment_header,
-    resolve,
-    view_storage,
-)
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import FileState, SegmentView, check_partitions, read_segment_header, view_storage
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.marks import lower_mark

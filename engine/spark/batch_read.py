@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from waltzctl.engine.durable.file_status import moved_while
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.log import places
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, IndexTask, SegmentTask, read_view
@@ -96,9 +97,9 @@ class WaltzReader(DataSourceReader):
             rows = read_view(partition.items, pick(self._options.view, self._wanted), made)
         yield from (handed_on(batch, wanted) for batch in rows)
         for directory, place in seen.items():
-            if places.standing(directory) != place:
+            if places.is_moved(directory, place):
                 raise NotWaltzError(
-                    f"{directory}: the directory {places.moved_while('read')}",
+                    f"{directory}: the directory {moved_while('read')}",
                     advice="read it again when it is back",
                 )
 

@@ -21,7 +21,8 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, look_around, plan
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import TargetKind, resolve, view_storage
+from waltzctl.engine.log.target import TargetKind, resolve
+from waltzctl.engine.log.view import view_storage
 from waltzctl.engine.spark.selection import Selection
 from waltzctl.formats.control import CONTROL_FILE_NAME
 

@@ -31,11 +31,11 @@ from waltzctl.engine.findings.directory_contents import special_finding
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.log import places
+from waltzctl.engine.log.partition_directories import partition_number
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
     check_partitions,
-    partition_number,
     read_control,
     view_partition,
     view_storage,

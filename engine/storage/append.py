@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.errors import InvalidRequestError, NotAvailableError, PartitionQuarantinedError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.log.places import local
-from waltzctl.engine.log.view import TargetKind, resolve
+from waltzctl.engine.log.target import TargetKind, resolve
 from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences

@@ -24,7 +24,7 @@ from waltzctl.engine.durable.file_status import NOTHING_THERE
 from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import partition_number
+from waltzctl.engine.log.partition_directories import partition_number
 from waltzctl.formats.control import NEVER, ControlFile, struct_in_force
 
 Place = TypeVar("Place", bound=PurePath)

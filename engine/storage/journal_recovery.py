@@ -35,6 +35,7 @@ from waltzctl.engine.storage.journal_state import (
 from waltzctl.formats.journal_file import (
     AREAS,
     BLOCK,
+    AreaHeader,
     JournalPart,
     PartKind,
     WriteTo,
@@ -156,7 +157,7 @@ def write_back_journal(storage: Path, control: OpenControlFile) -> WrittenBack |
     """Write back the journal of a marked directory, durably, and clear the mark; None where the directory is not marked.
 
     The caller holds the directory's lock, and none of its partitions is open.  After a crash at any point the next call completes
-    the work.  A journal file made by another directory is not removed: this directory is then a copy of that one, or was moved.
+    the work.  A journal file made by another directory is not removed: this directory is then a copy of that one.
 
     Raises DamageError (state file or journal missing, or damaged), DiskError; the segments then hold their former bytes or the
     journaled ones.
@@ -222,7 +223,7 @@ def _keep(storage: Path, control: OpenControlFile, state: JournalState, partitio
         return
     control.set_journaled(False)
     remove_state(storage)
-    if _is_own(storage, state.path):
+    if _is_own(storage, state):
         remove_file(state.path)
 
 
@@ -248,20 +249,29 @@ def _areas_of(state: JournalState) -> Iterator[bytes]:
         raise DiskReadError(state.path, None, error, doing="examine") from error
 
 
-def _is_own(storage: Path, path: Path) -> bool:
-    """Whether a journal belongs to this directory alone.
+def _is_own(storage: Path, state: JournalState) -> bool:
+    """Whether a journal belongs to this directory alone: it is at the path, or is the very one, for which the journal was made.
 
     Otherwise the directory may be a copy, whose original still needs the journal, or is writing it.  A copy may have been put at
     its original's path, and containers may each have a directory at the same path: a journal that is written is never its own.
     """
-    if is_written(path):
+    if is_written(state.path):
         return False
-    if path.is_relative_to(storage):
+    if state.path.is_relative_to(storage):
         return True
     with contextlib.suppress(DiskError, FileNotFoundError):
-        header = decode_area_header(disk.read_range(path, 0, BLOCK))
-        return header is not None and header.owner == owner_of(storage)
+        header = decode_area_header(disk.read_range(state.path, 0, BLOCK))
+        return header is not None and (header.owner == owner_of(storage) or _was_moved(storage, state, header))
     return False
+
+
+def _was_moved(storage: Path, state: JournalState, header: AreaHeader) -> bool:
+    """Whether this is the directory for which the journal was made, at another path by now.
+
+    Where it was, another one may have made a journal in the place of this one's.
+    """
+    here = state.standing is not None and places.standing(storage) == state.standing
+    return here and header.journal_id == state.journal_id
 
 
 def is_written(path: Path) -> bool:

@@ -15,7 +15,9 @@ cluster's, and so refuses a marked directory, whose segments may lack records.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -41,17 +43,28 @@ _STATE_LIMIT = 1 << 20
 class JournalState:
     """Contents of the state file: path and id of the storage directory's journal.
 
-    `partitions`: the partitions whose entries still have to be written back; None for all partitions.
+    `partitions`: the partitions whose entries still have to be written back; None for all partitions.  `standing`: of the
+    directory for which the journal was made (`places.standing`); a copy of it has another one.  None where that is not known.
     """
 
     path: Path
     journal_id: uuid.UUID
     partitions: tuple[int, ...] | None = None
+    standing: places.Standing | None = None
 
 
 def kept_path(journal: Path, journal_id: uuid.UUID) -> Path:
-    """Where a journal is moved in whose place another one is made, although a directory may need it: see `journal_creation`."""
-    return journal.with_name(f"{journal.name}.{journal_id}")
+    """Where a journal is moved in whose place another one is made, although a directory may need it: see `journal_creation`.
+
+    Its name with its id, or with the id alone where the file system has no names of that length.
+    """
+    kept = journal.with_name(f"{journal.name}.{journal_id}")
+    try:
+        os.lstat(kept)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return journal.with_name(f"commit-journal.{journal_id}")
+    return kept
 
 
 def state_path(storage: PurePath) -> PurePath:
@@ -83,16 +96,24 @@ def read_state(storage: PurePath) -> JournalState | None:
         journal = Path(storage, document.text("path"))
         journal_id = uuid.UUID(document.text("id"))
         partitions = document.optional_items("partitions")
+        standing = document.optional_items("standing") if "standing" in document else None  # earlier versions had none
         document.finish()
-        if partitions is not None and not all(type(one) is int for one in partitions):
-            raise InvalidJsonError("the partitions are no numbers")
+        if not all(type(one) is int for one in (*(partitions or ()), *(standing or ()))):
+            raise InvalidJsonError("the partitions, or the directory's device and inode, are no numbers")
+        if standing is not None and len(standing) != 2:
+            raise InvalidJsonError("the standing is not a device and an inode")
     except (ValueError, RecursionError) as error:
         raise DamageError(
             f"{path}: cannot be understood: {error}", advice=f"put back what stood there; {GIVING_UP}"
         ) from error
     if places.on_this_machine(storage):
         journal = _place_of(journal, journal_id)
-    return JournalState(journal, journal_id, None if partitions is None else tuple(partitions))
+    return JournalState(
+        journal,
+        journal_id,
+        None if partitions is None else tuple(partitions),
+        None if standing is None else (standing[0], standing[1]),
+    )
 
 
 def _place_of(journal: Path, journal_id: uuid.UUID) -> Path:
@@ -184,6 +205,7 @@ def write_state(storage: Path, state: JournalState) -> None:
         "path": str(state.path.relative_to(storage.absolute()) if inside else state.path),
         "id": str(state.journal_id),
         "partitions": None if state.partitions is None else list(state.partitions),
+        "standing": None if state.standing is None else list(state.standing),
     }
     disk.write_whole(state_path(storage), (json.dumps(document, indent=2) + "\n").encode())
 

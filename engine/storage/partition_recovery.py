@@ -177,10 +177,9 @@ def _data_gone(examination: Examination) -> Iterator[DataGone]:
     """The indexes whose data file is missing, each with whether the records that it lists are in other segments."""
     view = examination.view
     held = covered((one.first_transaction_id, one.next_transaction_id) for one in examination.extents)
-    holders = view.data_segments
     for orphan in view.segments:
         if orphan.data is None and orphan.index is not None and orphan.data_path not in view.special:
-            alike = partial(stand_elsewhere, orphan, holders)
+            alike = partial(stand_elsewhere, orphan, view.data_segments)
             yield data_gone(orphan.first_transaction_id, orphan.entries, orphan.index.size, held, alike)
 
 

@@ -15,7 +15,8 @@ from waltzctl.engine.durable.file_status import is_named, names_in, special_kind
 from waltzctl.engine.durable.mounts import is_mount
 from waltzctl.engine.durable.relocation import DELETING, relocate
 from waltzctl.engine.errors import DiskError, DiskFullError, DiskReadError, RefusedError
-from waltzctl.engine.log.view import partition_number, view_partition
+from waltzctl.engine.log.partition_directories import partition_number
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.storage.assignment import put_aside_path, retired_place
 from waltzctl.engine.storage.availability_marks import forget_availability
 from waltzctl.engine.storage.control_file import OpenControlFile

@@ -459,3 +459,20 @@ def test_a_file_that_is_gone_when_its_turn_comes_is_told(
     with pytest.raises(SourceChangedError, match=f"{held}: changed while it was read"):
         backup(place, held)
     assert findings(place) == []
+
+
+def test_a_partition_that_is_made_while_the_source_is_looked_at_is_on_no_disk_that_is_not_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was, as it stood in the second of two listings alone: its link, it was said, leads nowhere."""
+    source = build_directory(tmp_path / "s", {0: 5}, num_partitions=3)
+    (source / "2").symlink_to(tmp_path / "nowhere")
+    listed = source_files.partition_directories
+
+    def listed_before(path: Path) -> list[int]:
+        found = listed(path)
+        (source / "1").mkdir(exist_ok=True)
+        return found
+
+    monkeypatch.setattr(source_files, "partition_directories", listed_before)
+    assert source_files.look_at(source).unmounted == (2,)

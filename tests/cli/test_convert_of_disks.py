@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,10 +60,11 @@ def test_a_disk_that_is_not_mounted_changes_no_partition_s_assignment(
     assert convert(storage, layout).status == 0
 
 
-def test_a_link_to_a_file_is_no_partition(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
+def test_a_link_to_what_is_no_directory_is_no_partition(tmp_path: Path, make: Callable[[Path], None]) -> None:
     """One step to the side: there is nothing to mount."""
     storage = build_directory(tmp_path / "a", {0: 60}, layout=Layout.DOCUMENTED, num_partitions=2)
-    (tmp_path / "file").touch()
+    make(tmp_path / "file")
     (storage / "1").symlink_to(tmp_path / "file")
     assert "leads nowhere" not in convert(settle(storage), Layout.DOCUMENTED).err
 

@@ -836,5 +836,5 @@ def test_what_is_left_out_ends_a_document_as_well(unassigned: list[Path], tmp_pa
 
 def assert_left_out(answer: Answer, replicas: Sequence[Path]) -> None:
     assert answer.status == 13
-    assert f"{replicas[1] / '1'}: was moved, or another one was put in its place, while it was compared" in answer.err
+    assert f"{replicas[1] / '1'}: was moved or replaced while it was compared" in answer.err
     assert "nothing is planned for partition 1 in any replica" in answer.err

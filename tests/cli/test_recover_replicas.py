@@ -118,8 +118,8 @@ def test_a_replica_in_whose_place_another_one_is_put_meanwhile_has_no_vote(
     planned = ("--plan-dir", tmp_path / "plans")
     refused = recover(replicas, "--yes") if command == "recover" else invoke("compare", *replicas, *planned)
     assert (refused.status, (tmp_path / "plans").exists()) == (13, False)
-    assert "the directory was moved, or another one was put in its place, while it was read" in refused.out
-    assert "was moved, or another one was put in its place, while it was compared; nothing was modified" in refused.err
+    assert "the directory was moved or replaced while it was read" in refused.out
+    assert "was moved or replaced while it was compared; nothing was modified" in refused.err
     assert ends(replicas[0])[0]["last_transaction_id"] == 39
 
 
@@ -155,7 +155,7 @@ def test_a_partition_of_a_replica_in_whose_place_another_one_is_put_meanwhile_ha
     refused = recover(replicas, "--yes") if command == "recover" else invoke("compare", *replicas, *planned)
     assert (tmp_path / "away").exists()
     assert (refused.status, (tmp_path / "plans").exists()) == (13, False)
-    assert f"{replicas[1] / '0'}: was moved, or another one was put in its place" in refused.err
+    assert f"{replicas[1] / '0'}: was moved or replaced while it was" in refused.err
     assert ends(replicas[0])[0]["last_transaction_id"] == 39
 
 

@@ -138,6 +138,32 @@ def test_a_mount_is_not_asked_for_again_before_what_came_meanwhile_is_read(answe
     run(test)
 
 
+async def held_up(times: int) -> None:
+    """The program is stopped so many times, each time in front of the look that the stop before it put off."""
+    for number in range(times):
+        if number:
+            await asyncio.sleep(0.01)
+        hold_up(100.0)
+
+
+@pytest.mark.parametrize("stops", [3, 4])
+def test_a_mount_is_not_asked_for_again_for_three_stops_of_the_process(stops: int) -> None:
+    """As for any other deadline of this client: behind the second stop the mount was asked for again, with all that follows."""
+
+    async def test(server: FeedingServer, client: LogClient, _directory: Directory) -> None:
+        server.silent = 1
+        feed = client.feed(0)
+        first = asyncio.ensure_future(anext(feed))
+        await quiet()
+        await held_up(stops)
+        asyncio.get_running_loop().call_later(0.0, lambda: server.say(*fed(0, 0)))
+        await asyncio.sleep(1.0)
+        assert (server.mounts, first.done()) == (1 if stops == 3 else 2, True)
+        await feed.aclose()
+
+    run(test)
+
+
 @pytest.mark.parametrize("ends", [True, False], ids=["ends", "moves"])
 def test_a_connection_that_was_held_up_for_a_partition_goes_on_when_the_partition_leaves_it(ends: bool) -> None:
     """Others are there, or come back to it."""
@@ -640,5 +666,23 @@ def test_a_feed_is_not_asked_for_again_before_what_came_meanwhile_is_read(fed_si
         assert (server.mounts, first.done()) == ((1, True) if fed_since else (2, False))
         first.cancel()
         await asyncio.wait([first])
+
+    run_told(server, test)
+
+
+@pytest.mark.parametrize("stops", [3, 4])
+def test_a_feed_is_not_asked_for_again_for_three_stops_of_the_process(stops: int) -> None:
+    server = TellingServer(end=5)
+
+    async def test(client: LogClient) -> None:
+        feed = client.feed(0)
+        first = asyncio.ensure_future(anext(feed))
+        await asyncio.sleep(31.0)
+        assert server.marks == [0]
+        await held_up(stops)
+        asyncio.get_running_loop().call_later(0.0, lambda: server.say(*fed(0, 0)))
+        await asyncio.sleep(1.0)
+        assert (server.mounts, first.done()) == (1 if stops == 3 else 2, True)
+        await feed.aclose()
 
     run_told(server, test)

@@ -373,7 +373,7 @@ def test_a_directory_that_is_moved_while_it_is_read_was_not_examined(
     monkeypatch.setattr(PartitionRun, "__init__", begun_and_moved)
     answer = invoke(*command.split(), storage, "--format", "ndjson")
     assert answer.status == 14
-    assert answer.out.count("the directory was moved, or another one was put in its place, while it was read") == 1
+    assert answer.out.count("the directory was moved or replaced while it was read") == 1
 
 
 @pytest.mark.parametrize("command", ["verify", "dump", "dump --what index", "dump --what segments", "stats"])
@@ -394,7 +394,7 @@ def test_a_partition_outside_of_a_storage_directory_that_is_moved_while_it_is_re
     monkeypatch.setattr(PartitionRun, "__init__", begun_and_moved)
     answer = invoke(*command.split(), alone / named, "--format", "ndjson")
     assert answer.status == 14
-    assert answer.out.count("the directory was moved, or another one was put in its place, while it was read") == 1
+    assert answer.out.count("the directory was moved or replaced while it was read") == 1
 
 
 @pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])
@@ -492,7 +492,7 @@ def test_a_loss_in_a_directory_that_is_moved_when_it_is_found_is_not_passed_over
     monkeypatch.setattr(PartitionRun, "ends", staticmethod(told_and_moved))
     answer = invoke(command, storage, "--format", "ndjson")
     assert answer.status == 14
-    assert answer.out.count("the directory was moved, or another one was put in its place, while it was read") == 1
+    assert answer.out.count("the directory was moved or replaced while it was read") == 1
 
 
 @pytest.mark.parametrize("command", ["verify", "status", "dump", "stats"])

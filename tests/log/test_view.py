@@ -10,23 +10,20 @@ import pytest
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.log import view
+from waltzctl.engine.log.partition_directories import partition_directories, partition_number
 from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.target import Target, TargetKind, resolve
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
     SegmentView,
     StraySegment,
-    Target,
-    TargetKind,
     beyond,
     check_partitions,
     index_path_of,
-    partition_directories,
-    partition_number,
     read_control,
     read_header_of,
     read_segment_header,
-    resolve,
     view_partition,
     view_storage,
 )
@@ -98,6 +95,7 @@ def test_a_partition_of_everything_that_can_lie_there(storage: Path) -> None:
         (20, False, True),
     ]
     assert [one.first_transaction_id for one in view.data_segments] == [0, 20]
+    assert view.data_segments is view.data_segments, "it is asked for of each of tens of thousands of segments"
     assert [one.name for one in view.temporary] == ["x.waltzctl-tmp"]
     strays = {one.data.path.name: None if one.index is None else one.index.path.name for one in view.strays}
     assert strays == {"20.seg": "20.idx", "lone.seg": None, "a.seg.b.seg": "a.idx.b.idx"}

@@ -253,9 +253,9 @@ def test_a_file_that_was_deleted_while_it_was_in_use_is_written_no_more(tmp_path
         if how == "replaced":
             shutil.copyfile(tmp_path / "elsewhere", tmp_path / "m")
         for call in (store.create("more"), store.get("")):
-            with pytest.raises(PeerUnreachableError, match="deleted or replaced"):
+            with pytest.raises(PeerUnreachableError, match="was moved or replaced while it was open"):
                 await call
-        assert "deleted or replaced" in await asyncio.wait_for(lost, SOON)
+        assert "was moved or replaced while it was open" in await asyncio.wait_for(lost, SOON)
         (tmp_path / "elsewhere").rename(tmp_path / "m")
         assert await store.children("") == ()
         await store.create("again", ephemeral=True)
@@ -1385,7 +1385,7 @@ def test_what_is_opened_again_is_no_other_file_that_stands_in_its_place(
 
         with monkeypatch.context() as patched:
             patched.setattr(embedded_store, "open_file", replaced)
-            with pytest.raises(PeerUnreachableError, match="deleted or replaced"):
+            with pytest.raises(PeerUnreachableError, match="was moved or replaced while it was open"):
                 await store.create("first")
         path.rename(other)
         (tmp_path / "aside").rename(path)

@@ -29,9 +29,9 @@ ELEVENTH: tuple[Slip, ...] = (
         "segment 0 is put in the place of one whose directory was gone for a moment",
     ),
     Slip(
-        "engine/log/view.py",
-        "if kind in (PlaceKind.DIRECTORY, None))",
-        "if kind is PlaceKind.DIRECTORY)",
+        "engine/log/partition_directories.py",
+        "    return _partitions(entry_kinds(path), PlaceKind.DIRECTORY, None)\n",
+        "    return _partitions(entry_kinds(path), PlaceKind.DIRECTORY)\n",
         _DISKS,
         "a control file whose end is missing forgets the partitions whose disks are not mounted",
     ),

@@ -11,7 +11,7 @@ _OUTCOME, _LOST = "tests/cli/test_outcome.py", "tests/metadata/test_session_loss
 NINTH: tuple[Slip, ...] = (
     Slip(
         "engine/storage/journal_recovery.py",
-        "    if is_written(path):\n        return False\n",
+        "    if is_written(state.path):\n        return False\n",
         "",
         (f"{_JOURNAL}::test_a_journal_that_a_process_writes_is_nobody_elses",),
         "a copy at a node's path removes the journal that the node writes, and with it what is durable only there",

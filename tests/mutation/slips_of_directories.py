@@ -235,7 +235,7 @@ DIRECTORIES: tuple[Slip, ...] = (
         "a control file that the disk does not give counts as missing",
     ),
     Slip(
-        _VIEW,
+        "engine/log/target.py",
         "if partitions is not None and self.partition not in partitions:",
         "if partitions and self.partition not in partitions:",
         _OF_VIEW,

@@ -50,7 +50,7 @@ NODE_REPORTS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/journal_recovery.py",
-        "    if _is_own(storage, state.path):\n",
+        "    if _is_own(storage, state):\n",
         "    if True:\n",
         ("tests/storage/test_commit_journal.py",),
         "a copy that is opened takes the journal away from the original",

@@ -220,6 +220,73 @@ def test_a_watchdog_of_a_loop_that_is_held_up_looks_again_three_times() -> None:
     simulate(work())
 
 
+def test_a_watchdog_of_a_loop_that_is_held_up_looks_again_as_soon_as_it_is_told() -> None:
+    async def work() -> None:
+        now = asyncio.get_running_loop().time
+        barked = list[float]()
+        with Watchdog(2.0, fed=lambda: False, expired=lambda: barked.append(now()), anew=0.25):
+            hold_up(10.0)
+            await asyncio.sleep(5)
+        assert barked == [10.25]
+
+    simulate(work())
+
+
+@pytest.mark.parametrize("where", ["fed", "expired", "outside"])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_watchdog_can_be_stopped_and_begun_anew_at_any_time(where: str, again: bool) -> None:
+    async def work() -> None:
+        now = asyncio.get_running_loop().time
+        looked, barked = list[float](), list[float]()
+
+        def change() -> None:
+            if len(looked) + len(barked) == 1:
+                (watchdog.start if again else watchdog.stop)()
+
+        def fed() -> bool:
+            if where == "fed":
+                looked.append(now())
+                change()
+            return False
+
+        def expired() -> None:
+            barked.append(now())
+            if where == "expired":
+                change()
+
+        watchdog = Watchdog(2.0, fed=fed, expired=expired)
+        watchdog.start()
+        if where == "outside":
+            await asyncio.sleep(1)
+            looked.append(now())
+            change()
+        await asyncio.sleep(20)
+        expected = {"fed": [4.0], "expired": [2.0, 4.0], "outside": [3.0]}[where]
+        assert barked == (expected if again else expected[:-1])
+
+    simulate(work())
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_watchdog_without_memory_behind_a_change_of_it_stays_as_it_was_changed(again: bool) -> None:
+    async def work() -> None:
+        now = asyncio.get_running_loop().time
+        barked = list[float]()
+
+        def expired() -> None:
+            barked.append(now())
+            if len(barked) == 1:
+                (watchdog.start if again else watchdog.stop)()
+                raise MemoryError
+
+        watchdog = Watchdog(2.0, fed=lambda: False, expired=expired)
+        watchdog.start()
+        await asyncio.sleep(20)
+        assert barked == ([2.0, 4.0] if again else [2.0])
+
+    simulate(work())
+
+
 def test_a_watchdog_that_had_no_memory_to_bark_barks_later() -> None:
     async def work() -> None:
         now = asyncio.get_running_loop().time

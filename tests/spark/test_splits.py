@@ -9,7 +9,7 @@ import random
 import shutil
 import struct
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log import places
 from waltzctl.engine.scan import resync, scanner
 from waltzctl.engine.spark import batch_read, header_order, segment_parts
 from waltzctl.engine.spark.batch_read import reader
@@ -461,8 +462,27 @@ def test_a_storage_that_is_moved_while_a_task_reads_it_is_an_error(
 
     tasks = list(planned.partitions())
     monkeypatch.setattr(SegmentCheck, "_open", moved_and_opened)
-    with pytest.raises(NotWaltzError, match="moved, or another one was put in its place"):
+    with pytest.raises(NotWaltzError, match="was moved or replaced while it was read"):
         [list(planned.read(task)) for task in tasks]
+
+
+def test_a_storage_of_which_nothing_was_known_is_not_told_as_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system did not tell which directory it was when the task began; all rows were read, and thrown away."""
+    storage = build_directory(tmp_path / "s", {0: 60})
+    planned = reader(
+        CaseInsensitiveDict({"path": str(storage), "view": "records"}), spark_schema(pick("records", None))
+    )
+    tasks, asked, real = list(planned.partitions()), list[PurePath](), places.standing
+
+    def standing(directory: PurePath) -> places.Standing | None:
+        asked.append(directory)
+        return None if len(asked) == 1 else real(directory)
+
+    monkeypatch.setattr(places, "standing", standing)
+    assert sum(batch.num_rows for task in tasks for batch in planned.read(task)) == 60
+    assert asked
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])

@@ -177,7 +177,7 @@ def run(
         if data not in (None, DataForm.NONE):
             raise typer.BadParameter("a table holds the bytes themselves; none leaves them out", param_hint="'--data'")
 
-        from waltzctl.engine.log.view import resolve
+        from waltzctl.engine.log.target import resolve
         from waltzctl.storage_dump import check_request, what_of
         from waltzctl.table_export import Export
         from waltzctl.table_export import export as export_table

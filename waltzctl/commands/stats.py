@@ -162,7 +162,7 @@ def run(
 
 def _check_target(target: Path, paths: list[PurePath]) -> None:
     """Refuse a page inside a storage that is only inspected.  Raises RefusedError, NotWaltzError."""
-    from waltzctl.engine.log.view import resolve
+    from waltzctl.engine.log.target import resolve
     from waltzctl.output_file import check_outside
 
     for path in paths:

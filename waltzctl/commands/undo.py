@@ -160,7 +160,7 @@ def _storage_of(named: Path, *, prune: bool) -> tuple[Path, int | None]:
     Raises InvalidRequestError for a path that undo, or undo --prune, cannot work on; NotWaltzError.
     """
     from waltzctl.engine.log.places import local
-    from waltzctl.engine.log.view import TargetKind, resolve
+    from waltzctl.engine.log.target import TargetKind, resolve
 
     target = resolve(named)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):

@@ -16,7 +16,7 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import ControlDump, DumpedRecord, IndexEntry, SegmentDump
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import Target, TargetKind
+from waltzctl.engine.log.target import Target, TargetKind
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_HEADER, Layout, PartitionInfo
 from waltzctl.formats.segment import (
