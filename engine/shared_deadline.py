@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,19 @@ from typing import Self
 def boot() -> str:
     """Which start of which machine this is: within one, all processes have the same `machine_clock`.  Raises OSError."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@functools.cache  # as `boot`
+def machine() -> str:
+    """A name that no other machine has, and this one keeps when it is started again: host name and machine-id(5).
+
+    A container has a name of its own, and in it another `boot` tells of another machine no less.  Raises OSError.
+    """
+    try:
+        known = Path("/etc/machine-id").read_text(errors="replace").strip()
+    except (FileNotFoundError, PermissionError, IsADirectoryError):  # as in most containers
+        known = ""
+    return f"{socket.gethostname()} {known}".strip()
 
 
 def machine_clock() -> float:

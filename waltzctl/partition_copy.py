@@ -9,9 +9,10 @@ from waltzctl.console import Console
 from waltzctl.engine.client.change_plan import NodePlan
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import RemoteError, WaltzError
 from waltzctl.engine.net.addresses import Address
 from waltzctl.exit_status import ExitStatus
+from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.objects.node_objects import node_plan_object
 from waltzctl.outcome import say
 from waltzctl.render.progress_bar import progress
@@ -46,10 +47,10 @@ def recover_partition(
                 copy = Copy(theirs, ours, port, planned[-1], progress=listener)
                 try:
                     result = await copy.run()
-                except (WaltzError, asyncio.CancelledError):
+                except (WaltzError, asyncio.CancelledError) as error:
                     listener.close()
                     if copy.begun:
-                        say(f"waltzctl: partition {options.partition} of {destination} {_left(copy)}")
+                        say(f"waltzctl: partition {options.partition} of {destination} {_left(copy, error)}")
                     raise
         if result.findings:
             say(f"waltzctl: partition {options.partition} of {destination} is left offline: the two sides differ")
@@ -67,8 +68,10 @@ def _online(destination: Address, partition: int) -> str:
     return f"switch it on with waltzctl node {destination} availability --partition {partition} --online true"
 
 
-def _left(copy: Copy) -> str:
+def _left(copy: Copy, error: BaseException) -> str:
     kept = f"keeps what is durable, up to transaction {copy.position}" if copy.position >= 0 else "is empty"
+    if isinstance(error, RemoteError) and error.code == FailureCode.ONLINE:
+        return f"was switched on by somebody else, and {kept}; switched off, the same command goes on from there"
     return f"is offline and {kept}; the same command goes on from there, and leaves it offline"
 
 

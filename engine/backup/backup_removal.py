@@ -148,6 +148,11 @@ def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
                 f"{plan.vault}: backup {missing[0]:016x}, which was to be kept, is gone; nothing was done",
                 advice="look at it again",
             )
+        if plan.kept and there.issubset(gone):  # somebody else has forgotten what this plan keeps
+            raise StalePlanError(
+                f"{plan.vault}: of the backups that were to be kept none is left; nothing was done",
+                advice="look at it again",
+            )
         heads = [PageId(name, one) for one in gone for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)]
         pages = (
             PageId(Namespace.DATA, head.first_page + number)

@@ -43,6 +43,7 @@ from waltzctl.engine.errors import (
     PartitionQuarantinedError,
     ProtocolError,
     RefusedError,
+    StalePlanError,
 )
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.net.addresses import Address
@@ -97,14 +98,15 @@ class CopyPlan:
     """The steps of a copy, and the numbers they are based on.
 
     `keep`: the last transaction that the destination keeps.  `target`: the last one that it gets.  `session_id`: the
-    destination's session.  `mark`: the higher of the destination's two marks; a node refuses a lower one.  `offline`: the
-    destination was offline before, perhaps because of an interrupted copy, and stays offline.
+    destination's session.  `mark`: the higher of the destination's two marks; a node refuses a lower one.  `last`: its last
+    transaction.  `offline`: the destination was offline before, perhaps because of an interrupted copy, and stays offline.
     """
 
     plan: NodePlan
     options: CopyOptions
     session_id: int
     mark: int
+    last: int
     keep: int
     target: int
     offline: bool
@@ -171,7 +173,7 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
         await _check_last_kept(source, destination, options, keep)
         steps = list(_steps(options, source.address, keep, last, target, switch=ours.available is True))
     plan = NodePlan("recover-partition", destination.address, tuple(steps), (partition,), source.address)
-    return CopyPlan(plan, options, session, max(mark, local), keep, target, ours.available is False)
+    return CopyPlan(plan, options, session, max(mark, local), last, keep, target, ours.available is False)
 
 
 async def _check_cluster(source: AdminClient, destination: AdminClient) -> None:
@@ -302,8 +304,8 @@ class Copy:
     async def run(self) -> CopyResult:
         """Do the steps.
 
-        Raises StalePlanError before the first step, DamageError for a record whose data does not agree with its checksum,
-        ProtocolError where a node contradicts what it reported, and what the calls of the two clients raise.
+        Raises StalePlanError before anything is cut or copied, DamageError for a record whose data does not agree with its
+        checksum, ProtocolError where a node contradicts what it reported, and what the calls of the two clients raise.
         """
         plan, partition = self._plan, self._partition
 
@@ -312,19 +314,50 @@ class Copy:
 
         await check_still_holds(plan.plan, replan)
         actions = {step.action for step in plan.plan.steps}
-        self.begun = True
         if NodeAction.SWITCH_OFF in actions:
+            if not dict(await self._destination.assigned_status()).get(partition):
+                raise StalePlanError(
+                    f"{self._destination.address}: partition {partition} was switched off since the plan was made: another copy"
+                    " may be at work; nothing was done",
+                    advice="look at it again",
+                )
+            self.begun = True
             await self._destination.set_available([partition], False)
+        self.begun = True
         if NodeAction.COPY in actions:
+            await self._check_end(switched_off=NodeAction.SWITCH_OFF in actions)
             await self._copy()
         compared, findings = await self._compare()
         if NodeAction.SWITCH_ON in actions and not findings:
             await self._destination.set_available([partition], True)
         return CopyResult(self._records, self._bytes, compared, self.position, tuple(findings))
 
+    async def _check_end(self, *, switched_off: bool) -> None:
+        """Raise StalePlanError if the destination no longer ends where it did when the plan was made.
+
+        Until it was offline a Waltz server may have written to it, which acknowledged what the cut would remove; and another copy
+        may have filled it.  Such a destination is as available as before.
+        """
+        plan, where = self._plan, self._destination.address
+        last = await self._data.max_transaction_id(plan.session_id, self._partition, offline=True)
+        if last == plan.last:
+            return
+        if switched_off:
+            await self._destination.set_available([self._partition], True)
+        self.begun = False
+        raise StalePlanError(
+            f"{where}: partition {self._partition} ended with transaction {plan.last} when the plan was made, and ends with"
+            f" {last} now: a Waltz server or another copy has written to it; nothing was cut or copied",
+            advice="look at it again",
+        )
+
     async def _copy(self) -> None:
         plan, partition, session = self._plan, self._partition, self._plan.session_id
-        kept = await self._data.truncate(session, partition, plan.keep, offline=True)
+        kept = plan.keep
+        if (
+            plan.last > plan.keep
+        ):  # without a cut in the plan none is asked for: it would remove what another copy has written
+            kept = await self._data.truncate(session, partition, plan.keep, offline=True)
         if kept != plan.keep:
             raise ProtocolError(
                 str(self._data.address),

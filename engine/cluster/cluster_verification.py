@@ -129,6 +129,16 @@ class ClusterVerification:
 
     def _check_assignment(self) -> Iterator[Finding]:
         servers = self._state.servers
+        at: dict[str, list[str]] = {}
+        for one in servers:
+            at.setdefault(one.endpoint, []).append(str(one.server_id))
+        for endpoint, ids in at.items():
+            if len(ids) > 1:
+                text = (
+                    f"servers {', '.join(ids)} have this address, and clients reach only one of them: start each with an"
+                    " --advertised-host of its own"
+                )
+                yield self._finding(Code.SERVER_DIFFERS, endpoint, text)
         if servers and not self._state.assignment_is_current:
             numbers = ", ".join(str(one.server_id) for one in servers)
             text = (

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.amounts import chosen_partitions
@@ -23,12 +23,12 @@ from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.cluster.cluster_answers import ask_nodes
 from waltzctl.engine.errors import RefusedError, StalePlanError, StoreSessionClosedError
 from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
-from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.metadata_store import Check, MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.server.storage_nodes import StorageNodes, address_of
 from waltzctl.engine.server.store_session import StoreSession
-from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
+from waltzctl.formats.znodes import SERVERS_PATH, PartitionMetadata, ReplicaState
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +153,7 @@ async def plan_recovery(
     wanted = chosen_partitions(partitions, state.num_partitions)
     served = [number for number in wanted if state.owner_of(number) is not None]
     if partitions is not None and served:
-        owner = state.owner_of(served[0])
-        assert owner is not None, "it was found"
-        raise RefusedError(
-            f"partition {served[0]}: server {owner.server_id} at {owner.endpoint} has it and recovers it; nothing was done",
-            advice="look at it with waltzctl cluster verify; stop the server first if it is to be recovered from here",
-        )
+        _refuse_served(state, served[0])
     told = await _ask(state, [number for number in wanted if state.owner_of(number) is None], reach)
     sessions = PartitionSessions(store)
     forecasts = []
@@ -169,6 +164,34 @@ async def plan_recovery(
         else:  # without storage nodes nothing is known; an empty list of steps would claim that nothing is to be done
             forecasts.append(Forecast(number, None, _NO_REPLICA, (), ()))
     return RecoveryPlan(store.where, tuple(forecasts), tuple(served))
+
+
+def _refuse_served(state: ClusterState, partition: int) -> None:
+    """Raise RefusedError if a live server has the partition."""
+    owner = state.owner_of(partition)
+    if owner is not None:
+        raise RefusedError(
+            f"partition {partition}: server {owner.server_id} at {owner.endpoint} has it and recovers it; nothing was done",
+            advice="look at it with waltzctl cluster verify; stop the server first if it is to be recovered from here",
+        )
+
+
+def _unserved(store: MetadataStore, state: ClusterState, partition: int) -> Callable[[], Awaitable[Check]]:
+    """What a session rests on that is begun for a partition without a server: nobody has been given the partition since.
+
+    The generation tells of a server with another id only: one that comes back under its own has the generation of before.
+    `state`: read before it was found that nobody has the partition.
+    """
+
+    async def check() -> Check:
+        now = await store.exists(SERVERS_PATH)
+        if now is None:  # the cluster is deleted
+            return Check(SERVERS_PATH, state.assignment_version)
+        if now.version != state.assignment_version:
+            _refuse_served(await read_cluster_state(store, ()), partition)
+        return Check(SERVERS_PATH, now.version)
+
+    return check
 
 
 async def _ask(state: ClusterState, partitions: Sequence[int], reach: ConnectionFactory) -> dict[int, dict[str, Told]]:
@@ -211,7 +234,7 @@ async def recover(
     """
     # only decided forecasts were agreed to; the reason why another one is undecided may have changed since
     decided = tuple(one for one in agreed.forecasts if one.high_water_mark is not None)
-    # read first: the generations are those before the check, so that a server that comes behind it keeps its session
+    # read first: generations and assignment are those before the check, so that a server that comes behind it keeps its session
     state = await read_cluster_state(store)
     again = await plan_recovery(store, reach, [one.partition for one in decided])
     if again.forecasts != decided:
@@ -228,8 +251,7 @@ async def recover(
     try:
         for one in decided:
             try:
-                generation = state.partitions[one.partition].generation
-                await _recover(store, one.partition, generation, nodes, timeout, log)
+                await _recover(store, one.partition, state, nodes, timeout, log)
             except RefusedError as error:
                 failed.append(error)
             else:
@@ -241,10 +263,11 @@ async def recover(
 
 
 async def _recover(
-    store: MetadataStore, partition: int, generation: int, nodes: StorageNodes, timeout: float, log: logging.Logger
+    store: MetadataStore, partition: int, state: ClusterState, nodes: StorageNodes, timeout: float, log: logging.Logger
 ) -> None:
-    sessions = PartitionSessions(store)
-    begun = await sessions.begin_session(partition, generation)  # fails if a server has raised it since
+    sessions, generation = PartitionSessions(store), state.partitions[partition].generation
+    # fails if a server has raised the generation since, or has been given the partition
+    begun = await sessions.begin_session(partition, generation, guard=_unserved(store, state, partition))
 
     async def write(replicas: tuple[ReplicaState, ...]) -> None:
         await sessions.write_replicas(partition, begun.session_id, replicas)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from functools import partial
 from waltzctl.engine.client.change_plan import NodePlan, NodeStep, check_still_holds, do_steps
 from waltzctl.engine.client.changes import plan_sync
 from waltzctl.engine.client.connection_factory import ConnectionFactory
-from waltzctl.engine.errors import InvalidRequestError, StalePlanError, WaltzError
+from waltzctl.engine.errors import ConcurrentUpdateError, InvalidRequestError, StalePlanError, WaltzError
 from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState
 from waltzctl.engine.net.addresses import Address, parse_address
 
@@ -74,11 +74,15 @@ async def synchronise(
     *,
     only_add: bool,
     on_synchronised: Callable[[Address], None] = lambda _: None,
+    again: Callable[[], Awaitable[ClusterState]] | None = None,
 ) -> None:
     """Apply an agreed plan, node by node; `on_synchronised` is called with the admin address of each node that was changed.
 
-    Raises StalePlanError, before anything is done, if a node has changed or is no longer in the metadata; and what the calls to
-    nodes raise.
+    `again` reads the state once more behind that: somebody may have changed the assignment while the nodes were told, and may
+    have told them as well, before this call took a partition away that they have by then.
+
+    Raises StalePlanError, before anything is done, if a node has changed or is no longer in the metadata; ConcurrentUpdateError,
+    behind it, if another assignment is in force; and what the calls to nodes raise.
     """
     partitions = dict(_assigned_by_address(state))
     async with AsyncExitStack() as connections:
@@ -99,6 +103,15 @@ async def synchronise(
             if plan.steps:
                 await do_steps(client, plan)
                 on_synchronised(plan.address)
+    told = [plan.address for plan in agreed.plans if plan.steps]
+    if again is None or not told:
+        return
+    now = dict(_assigned_by_address(await again()))
+    if other := [str(one) for one in told if now.get(one) != partitions[one]]:
+        raise ConcurrentUpdateError(
+            f"{', '.join(other)}: the metadata gave the storage node other partitions while it was told the ones of before",
+            advice="run waltzctl cluster sync once more",
+        )
 
 
 def _assigned_by_address(state: ClusterState) -> Iterator[tuple[Address, tuple[int, ...]]]:

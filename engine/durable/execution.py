@@ -6,7 +6,6 @@ import errno
 import hashlib
 import itertools
 import os
-import stat as stat_module
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,8 +74,6 @@ def _check_place(storage: Path, group: FileEdits) -> None:
         raise RefusedError(f"{path}: it is {kind}, not a regular file", advice="move it away by hand")
     if status is None and not isinstance(group.edits[0], Replace):
         raise StalePlanError(f"{path}: the file is not there any more", advice="make the plan again")
-    if status is not None and not stat_module.S_ISREG(os.lstat(path).st_mode):
-        raise RefusedError(f"{path}: not a regular file")
     state = storage / disk.STATE_DIRECTORY
     home = state if state.is_dir() else storage
     try:

@@ -29,6 +29,16 @@ def check_new(
 
     Raises `taken`; InvalidRequestError where the directory above does not exist; DiskReadError.
     """
+    try:
+        _check(path, renamed=renamed, parents=parents, not_beside=not_beside, taken=taken)
+    except OSError as error:
+        raise DiskReadError(path, None, error) from error
+
+
+def _check(
+    path: Path, *, renamed: bool, parents: bool, not_beside: str | None, taken: type[RefusedError | InvalidRequestError]
+) -> None:
+    """As `check_new`, but raises OSError."""
     no_directory = taken(f"{path}: exists and is not a directory", advice="name a new directory")
     if renamed and path.is_symlink():
         raise no_directory
@@ -46,8 +56,6 @@ def check_new(
         return
     except NotADirectoryError:
         raise no_directory from None
-    except OSError as error:
-        raise DiskReadError(path, None, error) from error
     if names:
         raise taken(f"{path}: not empty, {min(names)} is there", advice="nothing is added to one; name a new directory")
     if renamed and is_mount(path):
@@ -57,8 +65,12 @@ def check_new(
 def check_not_beside(path: Path, name: str, taken: type[RefusedError | InvalidRequestError] = RefusedError) -> None:
     """Raise `taken` when the directory above `path` has a file `name`, which makes it a storage directory.
 
-    In a storage directory, a directory named by a number is a partition.
+    In a storage directory, a directory named by a number is a partition.  Raises DiskReadError.
     """
     above = Path(os.path.realpath(path)).parent
-    if (above / name).exists():
+    try:
+        held = (above / name).exists()
+    except OSError as error:
+        raise DiskReadError(above / name, None, error, doing="look at") from error
+    if held:
         raise taken(f"{path}: lies in {above}, a storage directory", advice="name a directory elsewhere")

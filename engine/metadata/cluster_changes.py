@@ -15,7 +15,7 @@ change             refused if
                    would be left, not counting those that lost records of that session: recovery could then wait
                    for ever for replicas that were taken away (weakness V16)
 `auto_assign`      the group has no node, or a node that has partitions
-`delete_cluster`   another name is given, or a log server or another tool is at work
+`delete_cluster`   another name is given, a log server or another tool is at work, or another cluster lies below
 =================  ==============================================================================================
 
 Source: release 0.13.2 (its zookeeper tool).
@@ -42,6 +42,7 @@ from waltzctl.engine.metadata.metadata_store import (
     MetadataStore,
     NodeExistsError,
     NodeMissingError,
+    NodeNotEmptyError,
     NodeVersionError,
     SessionLostError,
     Set,
@@ -53,6 +54,7 @@ from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     CLIENT_IDS_PATH,
+    CLUSTER_MAGIC,
     CONNECTION_PATH,
     GROUP_PATH,
     IDS_PATH,
@@ -129,6 +131,8 @@ _DELETED_AT_ONCE = 500
 """Nodes in one transaction of `delete_cluster`."""
 _MAKE_A_CLUSTER = (IDS_PATH, SERVERS_PATH, GROUP_PATH, ASSIGNMENT_PATH, CONNECTION_PATH)
 """Nodes without which no server or client registers, and no partition has a replica."""
+_CLUSTER = CLUSTER_MAGIC.to_bytes(4, "big")
+"""What the root of a cluster begins with."""
 _NONE_UNFIT: Mapping[str, str] = {}
 
 
@@ -181,8 +185,34 @@ async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode:
     Many nodes take several transactions.  The first one leaves a root that has a name and is no cluster any more: no server can
     register and no storage node reads a key there, whatever a crash leaves, until the next call completes the deletion.
 
-    Raises RefusedError if the cluster's name is not `name` (None: any), or if there are ephemeral nodes: a log server runs.
+    Raises RefusedError if the cluster's name is not `name` (None: any), if there are ephemeral nodes (a log server runs), or if
+    another cluster lies below the root; StalePlanError.
     """
+    for _ in range(_ATTEMPTS):
+        try:
+            steps, deletions = await _deletion(store, name)
+        except NodeMissingError:  # somebody deleted a node while the tree was read
+            continue
+        mode.check(store.where, steps)
+        if mode.plan_only:
+            return steps
+        first, *rest = _transactions(deletions)
+        try:
+            await store.commit(first)
+        except (
+            NodeMissingError,
+            NodeVersionError,
+            NodeNotEmptyError,
+        ):  # somebody wrote meanwhile: is it what was agreed to?
+            continue
+        for changes in rest:
+            await store.commit(changes)
+        return steps
+    raise RefusedError(f"{store.where}: others kept writing the metadata; nothing was changed", advice="try again")
+
+
+async def _deletion(store: MetadataStore, name: str | None) -> tuple[Steps, list[Delete]]:
+    """The steps of a deletion, and the nodes to delete, children before parents.  Raises RefusedError, NodeMissingError."""
     parameters, _ = await read_payload(store, "", ClusterParameters)
     if name is not None and parameters.name != name:
         raise RefusedError(
@@ -193,22 +223,21 @@ async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode:
     for path in await _tree(store, ""):
         data, state = await store.get(path)
         if state.ephemeral:
+            advice = "wait for the other tool" if path == LOCK_PATH else "stop the log servers first"
             raise RefusedError(
-                f"{store.where}: {path} belongs to a process that is at work; nothing was changed",
-                advice="stop the log servers first",
+                f"{store.where}: {path} belongs to a process that is at work; nothing was changed", advice=advice
+            )
+        if path and data.startswith(_CLUSTER):
+            raise RefusedError(
+                f"{store.where}: another cluster lies below it, {path}; nothing was changed",
+                advice="delete that one first, if nobody needs it",
             )
         content.update(repr((path, data)).encode())
         deletions.append(Delete(path, state.version))
     what = f"cluster {parameters.name!r}: {parameters.num_partitions} partitions, {len(deletions)} nodes of metadata"
     reason = f"{what}; without them nobody knows which replicas are up to date"
-    steps = (
-        ClusterStep(MetadataAction.DELETE_CLUSTER, None, None, reason, loses_data=True, rests_on=content.hexdigest()),
-    )
-    mode.check(store.where, steps)
-    if not mode.plan_only:
-        for changes in _transactions(deletions):
-            await store.commit(changes)
-    return steps
+    step = ClusterStep(MetadataAction.DELETE_CLUSTER, None, None, reason, loses_data=True, rests_on=content.hexdigest())
+    return (step,), deletions
 
 
 def _transactions(deletions: Sequence[Delete]) -> Iterator[Sequence[Change]]:

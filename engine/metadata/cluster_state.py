@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from waltzctl.engine.metadata.membership import read_servers
@@ -101,6 +101,7 @@ class ClusterState:
 
     `assignment_is_current`: the assignment was made for the servers registered now.  `stored_partitions`: the metadata has the
     number of partitions twice; this is the one that log servers read, if it differs from `num_partitions`, which clients read.
+    `assignment_version`: of the znode with the servers' assignment.
     """
 
     name: str
@@ -111,6 +112,7 @@ class ClusterState:
     assignment_is_current: bool
     partitions: tuple[PartitionState, ...]
     stored_partitions: int | None = None
+    assignment_version: int = field(default=-1, compare=False)
 
     @property
     def last_sessions(self) -> dict[int, LastSession]:
@@ -154,14 +156,18 @@ async def read_cluster_state(store: MetadataStore, only: Collection[int] | None 
         numbers = wanted[first : first + _AT_ONCE]
         found = await asyncio.gather(*map(sessions.partition, numbers))
         partitions += [_partition(number, metadata) for number, (metadata, _) in zip(numbers, found, strict=True)]
+    nodes = await _nodes(store)
+    servers, is_current, version = await _servers(store)
     return ClusterState(
         parameters.name,
         stored.cluster_key,
         parameters.num_partitions,
-        await _nodes(store),
-        *await _servers(store),
+        nodes,
+        servers,
+        is_current,
         tuple(partitions),
         None if stored.num_partitions == parameters.num_partitions else stored.num_partitions,
+        version,
     )
 
 
@@ -186,8 +192,8 @@ async def _nodes(store: MetadataStore) -> tuple[NodeState, ...]:
     )
 
 
-async def _servers(store: MetadataStore) -> tuple[tuple[ServerState, ...], bool]:
-    assignment, _, cversion, servers = await read_servers(store)
+async def _servers(store: MetadataStore) -> tuple[tuple[ServerState, ...], bool, int]:
+    assignment, version, cversion, servers = await read_servers(store)
     owned = {one.server: one.partitions for one in assignment.servers}
     states = tuple(
         ServerState(
@@ -198,4 +204,4 @@ async def _servers(store: MetadataStore) -> tuple[tuple[ServerState, ...], bool]
         )
         for _, one in sorted(servers, key=lambda each: each[1].server)
     )
-    return states, assignment.cversion == cversion
+    return states, assignment.cversion == cversion, version

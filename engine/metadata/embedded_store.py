@@ -8,6 +8,10 @@ are invisible at once; the next change by any process deletes them.  A process t
 Durability.  SQLite uses a rollback journal and ``synchronous = EXTRA``, so that a session id is never issued twice, also after a
 power failure.  There is one file, and a journal while it is written; it must be on a local disk.
 
+Machines.  Sessions are for processes of one machine.  A file in which a process of another machine has one (on a file server) is
+refused: each machine would take the other's log servers for dead.  Whether such a session lives is found out when the file is
+opened, by waiting for its heartbeat, `SESSION_TIMEOUT` at most.
+
 Opening without `create` never makes a file, and reading never writes one.  If the open file is moved or replaced, every call
 raises PeerUnreachableError: no other process would ever read what is written to it.
 """
@@ -24,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from waltzctl.engine.durable.file_status import is_still_at, moved_while
-from waltzctl.engine.errors import PeerUnreachableError
+from waltzctl.engine.errors import NotWaltzError, PeerError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata import embedded_sessions
 from waltzctl.engine.metadata.embedded_file import begin_writing, open_file, reading, translated_errors
 from waltzctl.engine.metadata.metadata_store import (
@@ -73,6 +77,7 @@ class EmbeddedStore:
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._session: int | None = None
         self._session_deadline = 0.0  # in the loop's time, seconds; the session is not over before
+        self._gone_elsewhere: frozenset[int] = frozenset()  # sessions of other machines that are over
         self._session_lock = asyncio.Lock()  # while a session begins: concurrent callers must not begin two
         # by path and (version, cversion) when the watch was set; None: the node did not exist
         self._watches: dict[tuple[str, tuple[int, int] | None], list[Watch]] = {}
@@ -82,7 +87,10 @@ class EmbeddedStore:
 
     @classmethod
     async def open(cls, path: Path, *, create: bool = False, session_timeout: float = SESSION_TIMEOUT) -> EmbeddedStore:
-        """Open the file, or with `create` make it where there is none.  Raises NotWaltzError, PeerUnreachableError."""
+        """Open the file, or with `create` make it where there is none.
+
+        Raises NotWaltzError, PeerUnreachableError, RefusedError where a process of another machine uses it.
+        """
         thread = ThreadPoolExecutor(1, "metadata")
         opening = thread.submit(open_file, path, create)
         try:
@@ -91,7 +99,37 @@ class EmbeddedStore:
             opening.add_done_callback(_close_unused)
             thread.shutdown(wait=False)
             raise
-        return cls(path, thread, database, opened, session_timeout)
+        store = cls(path, thread, database, opened, session_timeout)
+        try:
+            await store._look_for_other_machines()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def _look_for_other_machines(self) -> None:
+        """Find out which sessions of other machines are over.  Raises RefusedError where one is not."""
+        with contextlib.suppress(NotWaltzError, PeerError):  # the first call tells it
+            first = left = await self._elsewhere()
+            until = self._loop.time() + self._timeout
+            while left and self._loop.time() < until:
+                await asyncio.sleep(_POLL_SECONDS)
+                left = await self._elsewhere()
+                if any(first.get(number) != deadline for number, deadline in left.items()):
+                    raise self._used_elsewhere()
+            self._gone_elsewhere = frozenset(left)
+
+    async def _elsewhere(self) -> dict[int, float]:
+        return await self._read(lambda: embedded_sessions.elsewhere(self._database))
+
+    def _used_elsewhere(self) -> RefusedError:
+        return RefusedError(
+            f"{self.where}: a process of another machine uses it, and metadata in one file is for the processes of one machine",
+            advice="run this on that machine; a cluster of several machines has its metadata in ZooKeeper (--metadata zk://...)",
+        )
+
+    def _over(self) -> tuple[int, ...]:
+        return embedded_sessions.over(self._database, self._gone_elsewhere)
 
     @property
     def where(self) -> str:
@@ -138,7 +176,7 @@ class EmbeddedStore:
         row = self._database.execute(
             "SELECT data, version, cversion, session FROM znode WHERE path = ?", (path,)
         ).fetchone()
-        over = embedded_sessions.over(self._database)
+        over = self._over()
         if row is None or row[3] in over:
             raise NodeMissingError(self.where, path)
         if not isinstance(row[0], bytes):  # of a number bytes() would make as many zeros
@@ -162,7 +200,7 @@ class EmbeddedStore:
         rows = self._database.execute(
             "SELECT path FROM znode WHERE path > ? AND path < ? AND path != ''", (below, _after(below))
         )
-        gone = {*self._ephemeral_children(path, over)} if (over := embedded_sessions.over(self._database)) else ()
+        gone = {*self._ephemeral_children(path, over)} if (over := self._over()) else ()
         return tuple(sorted(name for (one,) in rows if one not in gone and "/" not in (name := one[len(below) :])))
 
     # ---- writing -------------------------------------------------------------------------------------------------------
@@ -379,16 +417,20 @@ class EmbeddedStore:
             if self._session is not None:
                 return self._session
             until = self._loop.time() + self._timeout
-            session = await self._transaction(
-                lambda: embedded_sessions.begin(self._database, self._timeout), fenced=False
-            )
+            session = await self._transaction(self._new_session, fenced=False)
             self._session_deadline, self._session = until, session
             self._begin_task(self._heartbeat(session))
             return session
 
+    def _new_session(self) -> int:
+        """In a transaction: begin a session.  Raises RefusedError where a process of another machine has begun one meanwhile."""
+        if embedded_sessions.elsewhere(self._database).keys() - self._gone_elsewhere:
+            raise self._used_elsewhere()
+        return embedded_sessions.begin(self._database, self._timeout)
+
     def _end_sessions(self, also: int | None = None) -> None:
         """Delete the sessions that are over, and session `also`, with their nodes."""
-        for number in {*embedded_sessions.over(self._database), *(() if also is None else (also,))}:
+        for number in {*self._over(), *(() if also is None else (also,))}:
             for (path,) in self._database.execute("SELECT path FROM znode WHERE session = ?", (number,)).fetchall():
                 self._remove(path)
             embedded_sessions.forget(self._database, number)

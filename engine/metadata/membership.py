@@ -39,6 +39,7 @@ from waltzctl.engine.metadata.metadata_store import (
 )
 from waltzctl.engine.metadata.partition_sessions import decoded, read_payload, store_parameters
 from waltzctl.engine.metadata.watch_loop import PAUSE, watch_loop
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.znodes import (
     CLIENT_IDS_PATH,
     SERVER_IDS_PATH,
@@ -124,6 +125,7 @@ class Membership:
         self._path = ""
         self._lost: asyncio.Future[str] | None = None  # of the session of the descriptor; None: not registered
         self._writes = asyncio.Lock()  # of the descriptor
+        self._namesakes: frozenset[int] = frozenset()  # other servers with the same address
 
     @property
     def present(self) -> bool:
@@ -219,6 +221,7 @@ class Membership:
             raise _DescriptorGoneError(
                 f"server {own} was taken from the servers of {self._store.where}", "it stands there again"
             )
+        self._tell_namesakes(servers)
         if self._seen is not None:
             self._seen(own, servers)
         if assignment.cversion != cversion:
@@ -235,6 +238,26 @@ class Membership:
             if one.server == own
             for held in one.partitions
         }
+
+    def _tell_namesakes(self, servers: Iterable[tuple[str, ServerDescriptor]]) -> None:
+        """Log other servers with the address of this one, once: ``localhost`` on two machines is two addresses.
+
+        Whoever registered later took the other one for ended; it lives, and has registered again.
+        """
+        assert self._descriptor is not None, "it registered"
+        own, told = self._descriptor, self._namesakes
+        self._namesakes = frozenset(
+            one.server
+            for _, one in servers
+            if one.server != own.server and (one.host, one.port) == (own.host, own.port)
+        )
+        if self._namesakes - told:
+            self._log.error(
+                "server %s has the address %s as well, and clients reach only one of them: start each with an --advertised-host"
+                " of its own",
+                ", ".join(map(str, sorted(self._namesakes))),
+                Address(own.host, own.port),
+            )
 
     def _has_descriptor_in(self, servers: Iterable[tuple[str, ServerDescriptor]]) -> bool:
         """Whether this server's descriptor is among these."""

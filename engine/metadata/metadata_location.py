@@ -68,7 +68,7 @@ class MetadataLocation:
     async def open(self, *, create: bool = False) -> AsyncIterator[MetadataStore]:
         """Connect; `create`: make the file of an embedded store if there is none.
 
-        Raises PeerUnreachableError, NotWaltzError.
+        Raises PeerUnreachableError, NotWaltzError; RefusedError for a file that a process of another machine uses.
         """
         store: MetadataStore
         if self.zookeeper is not None:

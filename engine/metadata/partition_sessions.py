@@ -19,6 +19,7 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.metadata.metadata_store import (
     Check,
+    Create,
     MetadataStore,
     NodeExistsError,
     NodeMissingError,
@@ -168,12 +169,18 @@ class PartitionSessions:
             return PartitionMetadata(), state.version
         return decoded(f"{self._store.where}, node {path}", PartitionMetadata, data), state.version
 
-    async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
+    async def begin_session(
+        self, partition: int, generation: int, *, guard: Callable[[], Awaitable[Check]] | None = None
+    ) -> PartitionMetadata:
         """Increment the session id, store the generation, and return the metadata as stored.
 
-        Raises ConcurrentUpdateError when the stored generation is later, DamageError when the stored session is the last one.
+        `guard` is called before each attempt, which counts only while what it returns holds.
+
+        Raises ConcurrentUpdateError when the stored generation is later, DamageError when the stored session is the last one, and
+        what `guard` raises.
         """
         while True:
+            guards = () if guard is None else (await guard(),)
             known, version = await self.partition(partition)
             if known.generation > generation:
                 raise ConcurrentUpdateError(
@@ -187,7 +194,7 @@ class PartitionSessions:
                     advice="put back what stood there; storage nodes that have seen this session refuse every earlier one",
                 )
             begun = PartitionMetadata(generation, known.session_id + 1, known.replicas)
-            if await self._write(partition, begun, version):
+            if await self._write(partition, begun, version, guards):
                 return begun
 
     async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
@@ -219,14 +226,22 @@ class PartitionSessions:
                 )
                 return
 
-    async def _write(self, partition: int, metadata: PartitionMetadata, version: int) -> bool:
-        path = f"{PARTITION_PATH}/{partition}"
+    async def _write(
+        self, partition: int, metadata: PartitionMetadata, version: int, guards: tuple[Check, ...] = ()
+    ) -> bool:
+        path, data = f"{PARTITION_PATH}/{partition}", metadata.encode()
+        if guards:
+            change = Create(path, data) if version < 0 else Set(path, data, version)
+            with contextlib.suppress(NodeExistsError, NodeVersionError):
+                await self._store.commit((*guards, change))
+                return True
+            return False
         if version < 0:
             with contextlib.suppress(NodeExistsError):
-                await self._store.create(path, metadata.encode())  # without a node above it the cluster is deleted
+                await self._store.create(path, data)  # without a node above it the cluster is deleted
                 return True
             return False
         with contextlib.suppress(NodeVersionError, NodeMissingError):
-            await self._store.set(path, metadata.encode(), version)
+            await self._store.set(path, data, version)
             return True
         return False

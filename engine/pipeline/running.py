@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.work_directory import lock_directory
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
 from waltzctl.engine.pipeline.project import COLUMN_CHANGES, FOLLOWING, TABLES, Project, defaults_of, with_following
@@ -144,8 +145,8 @@ def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], Non
     """Run a pipeline to its end.  `say` gets Spark's progress, a line at a time.
 
     Raises InvalidRequestError, UnavailableError without PySpark, DirectoryLockedError while another run has the catalog,
-    RefusedError for a project that was moved or copied, PipelineError for a table that failed, with the exit status of the
-    failure's cause, and what opening a session raises.
+    RefusedError for a project that was moved or copied, or in which another run is at work, PipelineError for a table that
+    failed, with the exit status of the failure's cause, and what opening a session raises.
     """
     check_tables(options)
     remote = options.spark.connect
@@ -185,9 +186,21 @@ def _check_sources(project: Project) -> None:
 
 
 def run_at(server: PipelineServer, project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
-    """As `run_pipeline`, at a server that runs already."""
-    begun = time.monotonic()
+    """As `run_pipeline`, at a server that runs already.
+
+    Raises RefusedError while another run of the project is at work.  The lock of the project's own catalog keeps it away only
+    where that catalog is used, not at somebody else's server or with another catalog.
+    """
     check_tables(options)
+    with contextlib.ExitStack() as held:
+        if not options.dry_run:
+            with contextlib.suppress(OSError):  # a file system without such locks
+                lock_directory(project.directory, held)
+        return _run_at(server, project, options, say)
+
+
+def _run_at(server: PipelineServer, project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
+    begun = time.monotonic()
     full = with_following(options.full_refresh)
     options = replace(options, rest=not (options.full_refresh or options.refresh))
     if not options.dry_run:

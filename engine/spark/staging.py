@@ -22,7 +22,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.errors import DiskError, DiskReadError, RefusedError
-from waltzctl.engine.shared_deadline import boot
+from waltzctl.engine.shared_deadline import boot, machine
 
 OWNER = "owner"
 TASKS = "tasks"
@@ -39,7 +39,8 @@ class Owner:
     """A process: host name, id, and its start in clock ticks since boot, which tells it from a later process with the same id.
 
     `boot`: the start of the machine.  `namespace`: where the id is the process's (pid_namespaces(7)): a container may have the
-    machine's host name, and ids of its own.  Both are empty in files of earlier versions, and where the system does not tell.
+    machine's host name, and ids of its own.  `machine`: two machines may have one host name (``localhost``).  They are empty in
+    files of earlier versions, and where the system does not tell.
     """
 
     host: str
@@ -47,6 +48,7 @@ class Owner:
     started: int
     boot: str = ""
     namespace: str = ""
+    machine: str = ""
 
     @property
     def alive(self) -> bool | None:
@@ -57,6 +59,8 @@ class Owner:
             return None
         try:
             if self.boot and self.boot == boot() and self.namespace != _namespace():
+                return None
+            if self.machine not in ("", machine()) and self.boot != boot():
                 return None
             found = _process(self.pid)
         except OSError:
@@ -70,7 +74,7 @@ def _namespace() -> str:
 
 def _owner(pid: int, started: int) -> Owner:
     try:
-        return Owner(socket.gethostname(), pid, started, boot(), _namespace())
+        return Owner(socket.gethostname(), pid, started, boot(), _namespace(), machine())
     except (FileNotFoundError, PermissionError):  # a sandbox may show neither; any other error is of this moment
         return Owner(socket.gethostname(), pid, started)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.file_status import is_named
 from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.durable.work_directory import lock_directory
 from waltzctl.engine.errors import DiskError, InvalidRequestError, RefusedError
@@ -87,6 +88,7 @@ def create_cluster(
         for path in paths:
             _make_partitions(path, chosen, key, made, held)
         for path in paths:
+            _refuse_control_file_of_others(path, made)
             create_control_file(path / CONTROL_FILE_NAME, _new_control(layout, key, num_partitions, chosen))
     except BaseException as error:
         _take_back(made)
@@ -134,6 +136,24 @@ def _hold(path: Path, made: list[tuple[Path, Path]], held: contextlib.ExitStack)
         if (path, path) in made:
             made.remove((path, path))  # it is the other run's by now
         raise
+
+
+def _refuse_control_file_of_others(path: Path, made: list[tuple[Path, Path]]) -> None:
+    """Raise RefusedError where a control file has come: this one would replace it.
+
+    Another run may have made it where the file system has no locks (NFS), or a restore may have put a whole directory in the
+    place of the empty one.  What was made here is removed from it.
+    """
+    if not is_named(path / CONTROL_FILE_NAME):
+        return
+    for storage, directory in reversed(made):
+        if storage == path != directory:
+            with contextlib.suppress(DiskError):
+                disk.remove_tree(directory)
+    raise RefusedError(
+        f"{path}: somebody else made a storage directory there meanwhile; it was left as it is",
+        advice="name another directory",
+    )
 
 
 def _make_directory(directory: Path, storage: Path, made: list[tuple[Path, Path]]) -> None:

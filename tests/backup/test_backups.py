@@ -733,6 +733,19 @@ def test_a_rule_is_not_followed_once_what_it_keeps_is_gone(tmp_path: Path, sourc
     assert set(VaultReader.open(place).ids()) == {later.id, newest.id}
 
 
+def test_two_that_forget_what_the_other_one_keeps_leave_one_backup(tmp_path: Path, source: Path) -> None:
+    """Each was told that one backup is kept."""
+    place = vault(tmp_path)
+    first, last = backup(place, source), backup(place, source)
+    plans = [plan_forgetting(place, [one.name], None) for one in (first, last)]
+    forget(plans[0])
+    with pytest.raises(StalePlanError, match="of the backups that were to be kept none is left; nothing was done"):
+        forget(plans[1])
+    assert VaultReader.open(place).ids() == [last.id]
+    forget(plan_forgetting(place, [last.name], None))  # whoever sees that it is the last one
+    assert VaultReader.open(place).ids() == []
+
+
 @pytest.mark.parametrize("where", ["the log begins anew", "the threads end"])
 def test_a_backup_that_is_interrupted_when_it_is_in_the_log_is_whole(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, where: str

@@ -188,6 +188,7 @@ def test_metadata_that_somebody_made_meanwhile_is_not_to_be_deleted(
     assert (refused.status, "something already" in refused.err) == (13, True)
     assert f"remove {tmp_path / 'a'}" in refused.err
     assert "cluster delete" not in refused.err
+    assert "nothing was changed" not in refused.err, "the directory was made"
     assert "writes the metadata" not in refused.err, "that would be refused as well"
     assert invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects[0]["num_partitions"] == 5
 

@@ -20,8 +20,12 @@ from tests.cli.damage import damage_record, segment_of
 from tests.cli.nodes import PATIENCE, Served, serving
 from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
 from tests.cli.test_schemas import VALIDATORS
+from waltzctl.engine.client import change_plan
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import RemoteError
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.formats.wire.failure import FailureCode
 
 SERVE = ("--port", 0, "--http-port", "off", "--plaintext")
 
@@ -148,6 +152,45 @@ def test_sync_with_a_file(served: Served, tmp_path: Path) -> None:
     )
     assert answer.status == 14
     assert "ZooKeeper at 127.0.0.1:1" in answer.err
+
+
+@pytest.mark.parametrize("anew", [[2, 1], [0, 1, 2]], ids=["the same", "another"])
+def test_an_assignment_that_was_changed_since_the_plan_was_shown_is_not_followed(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: list[int]
+) -> None:
+    """Somebody gave partition 0 back to the node while the other one was asked: it was taken away all the same."""
+    assignment, apply = tmp_path / "assignment.json", change_plan.apply_plan
+    assignment.write_text(json.dumps({address(served): [1, 2]}))
+
+    async def later(*arguments: Any) -> None:
+        assignment.write_text(json.dumps({address(served): anew}))
+        await apply(*arguments)
+
+    monkeypatch.setattr(change_plan, "apply_plan", later)
+    answer = invoke(*words_for(served, "sync-partitions", "--assignment", assignment, "--yes"))
+    changed = 0 in anew
+    assert answer.status == (13 if changed else 0)
+    assert ("the assignment has changed since the plan was made; nothing was done" in answer.err) == changed
+    assert listed(served) == dict.fromkeys((0, 1) if changed else (1, 2), True)
+
+
+@pytest.mark.parametrize("code", [FailureCode.ONLINE, FailureCode.SESSION_CHANGED])
+def test_a_copy_whose_destination_somebody_switches_on_does_not_say_that_it_is_off(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: FailureCode
+) -> None:
+    source = build_directory(tmp_path / "source", {1: 30}, num_partitions=4)
+
+    async def fails(*_: object, **__: object) -> int:
+        raise RemoteError("n:1", "no", code=code)
+
+    monkeypatch.setattr(StorageClient, "append", fails)
+    with serving(source, *SERVE) as other:
+        words = ("recover-partition", "--partition", 1, "--from", address(other), "--offline-first", "--yes")
+        answer = invoke(*words_for(served, *words))
+    assert answer.status == 13
+    online = code is FailureCode.ONLINE
+    assert ("was switched on by somebody else, and keeps what is durable, up to transaction 4" in answer.err) == online
+    assert ("is offline and keeps what is durable, up to transaction 4" in answer.err) != online
 
 
 def test_on_a_terminal_the_partition_number_is_the_confirmation(served: Served) -> None:

@@ -18,6 +18,7 @@ from tests.client.nodes import admin_of, data_of, records
 from tests.client.peers import ReleasedAdmin, scripted
 from tests.descriptors import let_syncs_fail
 from tests.node.running import run, running
+from waltzctl.engine.client import copying
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.change_plan import NodeAction
 from waltzctl.engine.client.copying import Comparison, Copy, CopyOptions, CopyResult, plan_copy
@@ -266,6 +267,89 @@ def test_a_plan_is_stale_once_the_destination_has_changed(tmp_path: Path) -> Non
                 await one.run()
             assert not one.begun
             assert await ours.assigned_status() == ((0, True),)
+
+    run(work())
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_what_is_written_until_the_destination_is_off_is_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """A Waltz server appended between the last look and the switch: what the node had acknowledged was cut without a word."""
+    made = make_records(20)
+    switch = AdminClient.set_available
+
+    async def work() -> None:
+        async with pair(tmp_path, made, made[:6], mark=19, kept=5) as (theirs, ours, data):
+
+            async def later(self: AdminClient, partitions: Sequence[int], available: bool) -> None:
+                if not available and written:
+                    await data.append(5, 0, records(6, written))
+                await switch(self, partitions, available)
+
+            monkeypatch.setattr(AdminClient, "set_available", later)
+            one = Copy(theirs, ours, data, await plan_copy(theirs, ours, CopyOptions(0, offline_first=True)))
+            if not written:
+                assert (await one.run()).last_transaction_id == 19
+                return
+            with pytest.raises(
+                StalePlanError, match="ended with transaction 5 when the plan was made, and ends with 6 now"
+            ):
+                await one.run()
+            assert not one.begun
+            assert await ours.assigned_status() == ((0, True),)
+            assert await data.max_transaction_id(5, 0) == 6
+
+    run(work())
+
+
+@pytest.mark.parametrize("there", [6, 9], ids=["nothing to cut", "something to cut"])
+@pytest.mark.parametrize("off", [False, True])
+def test_of_two_copies_that_begin_at_once_one_fills_the_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int, *, off: bool
+) -> None:
+    """Each looked before the other one began: the later one cut what the first one had copied, below the low-water mark."""
+    made = make_records(20)
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    async def work() -> None:
+        async with pair(tmp_path, made, made[:there], mark=19, kept=5) as (theirs, ours, data):
+            if off:
+                await ours.set_available([0], False)
+            options = CopyOptions(0, offline_first=not off)
+            first, second = [Copy(theirs, ours, data, await plan_copy(theirs, ours, options)) for _ in range(2)]
+            await first.run()
+            monkeypatch.setattr(copying, "check_still_holds", nothing)
+            with pytest.raises(StalePlanError, match=f"ended with transaction {there - 1} .* and ends with 19 now"):
+                await second.run()
+            assert await ours.session_info(0) == SessionInfo(5, 19, 19)
+            assert await ours.assigned_status() == ((0, not off),)
+            assert (first.begun, second.begun) == (True, False)
+
+    run(work())
+    check_clean(tmp_path / "destination")
+
+
+def test_a_destination_that_another_copy_has_switched_off_stays_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is at work: whoever finds that something was written would switch the partition on again."""
+    made = make_records(20)
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    async def work() -> None:
+        async with pair(tmp_path, made, made[:6], mark=19, kept=5) as (theirs, ours, data):
+            one = Copy(theirs, ours, data, await plan_copy(theirs, ours, CopyOptions(0, offline_first=True)))
+            await ours.set_available([0], False)
+            monkeypatch.setattr(copying, "check_still_holds", nothing)
+            with pytest.raises(StalePlanError, match="was switched off since the plan was made"):
+                await one.run()
+            assert await ours.assigned_status() == ((0, False),)
+            assert not one.begun
 
     run(work())
 

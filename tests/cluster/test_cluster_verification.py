@@ -285,6 +285,15 @@ def test_what_a_server_serves_beside_what_it_is_given() -> None:
     )
 
 
+def test_servers_that_share_an_address_are_told() -> None:
+    cluster = ToldCluster(whole(), whole(), whole(), server=server())
+    (only,) = cluster.state.servers
+    halves = (replace(only, partitions=only.partitions[:1]), replace(only, server_id=4, partitions=only.partitions[1:]))
+    cluster.state = replace(cluster.state, servers=halves)
+    text = "servers 1, 4 have this address, and clients reach only one of them: start each with an --advertised-host of its own"
+    assert ("server-differs", "s:1", None, text) in said(cluster)
+
+
 def test_a_partition_without_a_session_and_one_without_replicas() -> None:
     cluster = ToldCluster(whole(), whole(), whole(), server=ToldServer({1: MARK}))
     text = "server 1 has no session for it: nothing can be appended; its /health says whom it waits for"

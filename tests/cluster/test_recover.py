@@ -24,10 +24,20 @@ from waltzctl.engine.cluster.quorum_recovery import Forecast, RecoveryPlan, Reco
 from waltzctl.engine.cluster.quorum_recovery import recover as recover_all
 from waltzctl.engine.errors import PeerUnreachableError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.engine.metadata.metadata_store import Check
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.quorum.recovery_events import Connected, Failed
 from waltzctl.engine.server.storage_nodes import StorageNodes
-from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
+from waltzctl.formats.znodes import (
+    PARTITION_PATH,
+    SERVERS_PATH,
+    AssignedPartition,
+    PartitionMetadata,
+    ReplicaState,
+    ServerAssignment,
+    ServerDescriptor,
+    ServerPartitions,
+)
 
 pytestmark = pytest.mark.xdist_group("recover")  # one cluster for all of them
 NODES = ("a:1", "b:1", "c:1")
@@ -391,6 +401,96 @@ def test_a_server_that_comes_right_behind_the_check_keeps_its_session(
             ):
                 await recover_all(store, plan, cluster.reach, timeout=0.1, log=logging.getLogger(), on_recovered=print)
             assert (await sessions.partition(0))[0].session_id == before.session_id + 1, "only the server's"
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("given", [0, 1])
+def test_a_server_that_comes_back_under_its_own_id_keeps_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int
+) -> None:
+    """Its generation is the one of before: what tells of it is the servers' assignment, where it has the partition."""
+    cluster = ToldCluster(*(ToldNode({0: [4], 1: [4]}) for _ in range(3)), server=None)
+    done: list[int] = []
+
+    class Session:
+        is_open = False
+
+        def __init__(self, *_: object, log: object) -> None:
+            pass
+
+        async def open(self, _timeout: float) -> int:
+            return 4
+
+        async def close(self, _reason: str) -> None:
+            pass
+
+    async def work() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=5.0)
+        sessions = PartitionSessions(store)
+
+        async def come_back() -> None:
+            known, _ = await sessions.partition(0)
+            own = ServerDescriptor(1, "h", 1, ())
+            await store.create(f"{SERVERS_PATH}/s_", own.encode(), ephemeral=True, sequence=True)
+            state = await store.exists(SERVERS_PATH)
+            assert state is not None
+            held = ServerPartitions(1, (AssignedPartition(given, known.generation),))
+            await store.set(SERVERS_PATH, ServerAssignment(state.cversion, 2, (held,)).encode())
+            await sessions.begin_session(given, known.generation)
+
+        async def plan_and_come(*arguments: Any) -> RecoveryPlan:
+            plan = await plan_recovery(*arguments)
+            await come_back()
+            return plan
+
+        monkeypatch.setattr(quorum_recovery, "StoreSession", Session)
+        try:
+            await cluster.write_metadata(store)
+            plan = await plan_recovery(store, cluster.reach, [0])
+            monkeypatch.setattr(quorum_recovery, "plan_recovery", plan_and_come)
+            before, _ = await sessions.partition(0)
+            recovering = recover_all(
+                store, plan, cluster.reach, timeout=1, log=logging.getLogger(), on_recovered=done.append
+            )
+            if given == 0:
+                with pytest.raises(RefusedError, match="partition 0: server 1 at h:1 has it and recovers it"):
+                    await recovering
+            else:
+                await recovering
+            assert done == [0] * given
+            assert (await sessions.partition(0))[0].session_id == before.session_id + 1, (
+                "the server's, or the command's"
+            )
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+
+
+def test_a_first_session_is_begun_for_nobody_that_a_server_has(tmp_path: Path) -> None:
+    """Of a partition without metadata as well: what is created rests on the same."""
+
+    async def work() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=5.0)
+        sessions = PartitionSessions(store)
+        asked: list[int] = []
+
+        async def guard() -> Check:
+            asked.append(len(asked))
+            if len(asked) == 1:  # somebody writes the assignment behind the look
+                return Check(SERVERS_PATH, 7)
+            state = await store.exists(SERVERS_PATH)
+            assert state is not None
+            return Check(SERVERS_PATH, state.version)
+
+        try:
+            await ToldCluster(server=None).write_metadata(store)
+            await store.delete(f"{PARTITION_PATH}/0")
+            assert (await sessions.begin_session(0, 3, guard=guard)).session_id == 0
+            assert len(asked) == 2
         finally:
             await store.close()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.told_cluster import KEY, ToldCluster, ToldNode
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.cluster.synchronisation import SyncPlan, plan_synchronisation, synchronise
-from waltzctl.engine.errors import MismatchError, PeerUnreachableError, StalePlanError
+from waltzctl.engine.errors import ConcurrentUpdateError, MismatchError, PeerUnreachableError, StalePlanError
 from waltzctl.engine.metadata.cluster_state import ClusterState
 from waltzctl.engine.net.addresses import Address
 
@@ -182,3 +182,47 @@ def test_a_node_whose_port_does_not_exist_leaves_the_others_alone() -> None:
     plan = asyncio.run(work())
     assert (first.held, second.held) == ([0, 1], [0])
     assert plan.unreachable == (("n1:1", "n1: port 65536 does not exist; ports are 1 to 65535"),)
+
+
+@pytest.mark.parametrize("changed", [0, 1, None], ids=["of who was told", "of another", "not changed"])
+def test_an_assignment_that_is_changed_while_nodes_are_told_is_told(changed: int | None) -> None:
+    """Somebody gave the partition back, and told the node before it was taken away: nothing showed that it has it no more."""
+    first, second = Node({0: [9], 1: [9], 7: [9]}), Node({0: [9], 1: [9]})
+    state, told = ToldCluster(first, second, server=None).state, list[str]()
+    nodes = [replace(one, partitions=(0, 1, 7)) if place == changed else one for place, one in enumerate(state.nodes)]
+
+    async def again() -> ClusterState:
+        assert first.held == [0, 1], "it is read behind the last step"
+        return replace(state, nodes=tuple(nodes))
+
+    async def work() -> None:
+        factory = cast("ConnectionFactory", Reach(first, second))
+        plan = await plan_synchronisation(state, factory, only_add=False)
+        await synchronise(
+            state, plan, factory, only_add=False, on_synchronised=lambda one: told.append(str(one)), again=again
+        )
+
+    if changed == 0:
+        with pytest.raises(
+            ConcurrentUpdateError, match=r"^n0:2: the metadata gave the storage node other partitions"
+        ) as caught:
+            asyncio.run(work())
+        assert "cluster sync once more" in str(caught.value.advice)
+    else:
+        asyncio.run(work())
+    assert told == ["n0:2"]
+
+
+def test_where_nobody_is_told_anything_the_metadata_is_not_read_again() -> None:
+    node = Node({0: [9], 1: [9]})
+    state = ToldCluster(node, server=None).state
+
+    async def again() -> ClusterState:
+        raise AssertionError("nothing was done")
+
+    async def work() -> None:
+        factory = cast("ConnectionFactory", Reach(node))
+        plan = await plan_synchronisation(state, factory, only_add=False)
+        await synchronise(state, plan, factory, only_add=False, again=again)
+
+    asyncio.run(work())

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -527,6 +528,78 @@ def test_a_cluster_is_deleted_by_its_name_when_nobody_is_at_work(stores: Stores)
         (name,) = await store.children("serverDescriptors")
         await store.delete(f"serverDescriptors/{name}")
         await delete_cluster(store, name="demo")
+        assert await store.exists("") is None
+
+    over(stores, test)
+
+
+def test_a_node_that_goes_while_a_deletion_looks_at_it_is_not_told_as_missing(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of another tool, as a rule."""
+
+    async def test(store: MetadataStore) -> None:
+        await store.create(LOCK_PATH)
+        get = store.get
+
+        async def late(path: str, *more: Any) -> Any:
+            if path == LOCK_PATH:
+                await store.delete(path)
+            return await get(path, *more)
+
+        monkeypatch.setattr(store, "get", late)
+        await delete_cluster(store, mode=Mode(agreed=await delete_cluster(store, mode=PLAN_ONLY)))
+        assert await store.exists("") is None
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("what", ["a node", "a server", "nothing"])
+def test_a_deletion_that_somebody_is_ahead_of_deletes_nothing(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It was told as a node with another version, or as one that has children."""
+
+    async def test(store: MetadataStore) -> None:
+        agreed, commit = await delete_cluster(store, mode=PLAN_ONLY), store.commit
+
+        async def behind(changes: Any) -> None:
+            monkeypatch.setattr(store, "commit", commit)
+            if what == "a node":
+                await add_node(store, "h:1", admin_port=2, group=0)
+            elif what == "a server":
+                await store.create("serverDescriptors/s_", ephemeral=True, sequence=True)
+            await commit(changes)
+
+        monkeypatch.setattr(store, "commit", behind)
+        if what == "nothing":
+            await delete_cluster(store, mode=Mode(agreed=agreed))
+            assert await store.exists("") is None
+            return
+        error = StalePlanError if what == "a node" else RefusedError
+        with pytest.raises(error, match=r"has changed since the plan was made|belongs to a process that is at work"):
+            await delete_cluster(store, mode=Mode(agreed=agreed))
+        assert await store.exists(STORE_PATH) is not None
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("data", [ClusterParameters("inner", 4).encode(), b"", b"of another program"])
+def test_a_cluster_that_lies_below_another_does_not_go_with_it(stores: Stores, data: bytes) -> None:
+    """Somebody else made it there, and its log servers do not run at the moment."""
+
+    async def test(store: MetadataStore) -> None:
+        await store.create("teams")
+        await store.create("teams/inner", data)
+        if data[:1] != b"\xb4":
+            await delete_cluster(store)
+            assert await store.exists("") is None
+            return
+        with pytest.raises(RefusedError, match="another cluster lies below it, teams/inner; nothing was changed"):
+            await delete_cluster(store)
+        await read_cluster_state(store)
+        await store.delete("teams/inner")
+        await delete_cluster(store)
         assert await store.exists("") is None
 
     over(stores, test)

@@ -438,6 +438,29 @@ def test_who_had_the_address_of_a_new_server_is_no_server_any_more(stores: Store
     over(stores, test)
 
 
+@pytest.mark.parametrize("port", [1, 2])
+def test_of_two_servers_that_run_with_one_address_it_is_said(
+    stores: Stores, caplog: pytest.LogCaptureFixture, port: int
+) -> None:
+    """On two machines, each by its loopback address: the later one removes the earlier one, which comes back."""
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        first, second = Server(await stores.open()), Server(await stores.open())
+        await first.start("localhost", 1)
+        await first.until(lambda held: len(held) == 4)
+        await second.start("localhost", port)
+        await first.until(lambda held: len(held) == 2)
+        await second.until(lambda held: len(held) == 2)
+        await first.stop()
+        await second.stop()
+
+    over(stores, test)
+    for number in (1, 2):
+        assert (f"server {number} has the address localhost:1 as well, and clients reach only one" in caplog.text) == (
+            port == 1
+        )
+
+
 async def end_session(stores: Stores, store: MetadataStore) -> None:
     """Behind the back of whoever has it."""
     if stores.zookeeper is None:

@@ -27,7 +27,7 @@ import pytest
 
 from tests.descriptors import open_descriptors
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
-from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError, ProtocolError
+from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.engine.metadata import embedded_file, embedded_sessions, embedded_store, zookeeper_store
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
@@ -380,6 +380,106 @@ def test_a_session_of_before_the_machine_was_started_is_over(tmp_path: Path) -> 
         assert await second.children("") == ("ours",)
         await first.close()
         await second.close()
+
+    asyncio.run(test())
+
+
+# --- another machine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of this machine."""
+    monkeypatch.setattr(embedded_sessions, "machine", lambda: "ours")
+    return "ours"
+
+
+def came_from(path: Path, machine: str, boot: str = "another") -> None:
+    """Every session is of that machine."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("UPDATE session SET boot = ?, pid = ?", (boot, f"{machine}/1:1"))
+
+
+async def with_a_node(path: Path, timeout: float) -> EmbeddedStore:
+    store = await EmbeddedStore.open(path, create=True, session_timeout=timeout)
+    await store.create_root()
+    await store.create("theirs", ephemeral=True)
+    return store
+
+
+@pytest.mark.usefixtures("ours")
+def test_a_file_that_a_process_of_another_machine_uses_is_refused(tmp_path: Path) -> None:
+    """Over a file server: each of the two took the other's log servers for dead, and removed them."""
+
+    async def test() -> None:
+        theirs = await with_a_node(tmp_path / "m", 0.4)
+        came_from(tmp_path / "m", "theirs")  # from now on its heartbeat shows that it lives, and no clock
+        with pytest.raises(RefusedError, match="a process of another machine uses it") as caught:
+            await EmbeddedStore.open(tmp_path / "m", session_timeout=SOON)
+        assert "zk://" in str(caught.value.advice)
+        assert not theirs.lost.done()
+        assert await theirs.exists("theirs") is not None
+        await theirs.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("ours")
+def test_what_a_process_of_another_machine_left_goes(tmp_path: Path) -> None:
+    """The file was moved here: nobody says that the process lives."""
+
+    async def test() -> None:
+        theirs = await with_a_node(tmp_path / "m", SOON)
+        came_from(tmp_path / "m", "theirs")
+        store = await EmbeddedStore.open(tmp_path / "m", session_timeout=0.1)
+        assert await store.exists("theirs") is None
+        await store.create("ours", ephemeral=True)
+        assert await store.children("") == ("ours",)
+        with contextlib.closing(sqlite3.connect(tmp_path / "m")) as database:
+            assert database.execute("SELECT count(*) FROM znode WHERE path = 'theirs'").fetchone() == (0,)
+        await store.close()
+        await theirs.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("ours")
+def test_whoever_had_the_file_open_before_leaves_another_machines_session_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        theirs = await with_a_node(tmp_path / "m", SOON)
+        came_from(tmp_path / "m", "theirs")
+        await store.create("other")
+        assert await store.children("") == ("other", "theirs")
+        with pytest.raises(RefusedError, match="a process of another machine uses it"):
+            await store.create("ours", ephemeral=True)
+        await theirs.close()
+        await store.create("ours", ephemeral=True)
+        await store.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("same", ["machine", "boot", "older"])
+def test_a_session_of_this_machine_is_over_at_once_behind_its_start_and_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: str
+) -> None:
+    """A container may have another name than its machine, and none has a start of its own."""
+    monkeypatch.setattr(embedded_sessions, "machine", lambda: "ours")
+    change = {
+        "machine": "boot = 'another', pid = 'ours/1:1'",
+        "boot": "pid = 'theirs/1:1'",
+        "older": "boot = 'another', pid = '1:1'",
+    }[same]
+
+    async def test() -> None:
+        theirs = await with_a_node(tmp_path / "m", SOON)
+        with contextlib.closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as database:
+            database.execute(f"UPDATE session SET {change}")
+        store = await EmbeddedStore.open(tmp_path / "m", session_timeout=SOON)
+        assert (await store.exists("theirs") is not None) == (same == "boot")
+        await store.close()
+        await theirs.close()
 
     asyncio.run(test())
 

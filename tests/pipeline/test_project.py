@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -360,6 +361,27 @@ def test_a_refresh_that_was_killed_is_begun_again(tmp_path: Path, monkeypatch: p
     assert running.run_at(server, project, RunOptions(), print).refreshed == followed
     assert running.run_at(server, project, RunOptions(), print).refreshed == ()
     assert [one.full_refresh for one in program.asked] == [followed, followed, ()]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_of_two_runs_of_a_project_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, dry_run: bool
+) -> None:
+    """At somebody else's server, or with another catalog, nothing kept them apart: the note of a full refresh was lost."""
+    create_project(tmp_path / "p", ["/n"])
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    options = RunOptions(dry_run=dry_run)
+    descriptor = os.open(tmp_path / "p", os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with nullcontext() if dry_run else pytest.raises(RefusedError, match="another run is at work there"):
+            running.run_at(program.server, project, options, print)
+        assert len(program.asked) == dry_run
+    finally:
+        os.close(descriptor)
+    for _ in range(2):
+        running.run_at(program.server, project, options, print)
+    assert len(program.asked) == 2 + dry_run
 
 
 @pytest.mark.parametrize("link", ["checkpoint", "state"])

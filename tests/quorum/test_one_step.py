@@ -600,3 +600,12 @@ def test_what_was_marked_is_not_cut_though_the_metadata_does_not_know_of_it(
     state, actions = recovery.step(state, Connected("c:1", 6, mark, last))
     assert actions == (() if cut_to is None else (recovery_actions.Truncate("c:1", cut_to),))
     assert not state.replicas["c:1"].votes
+
+
+def test_one_is_known_to_have_failed_once_an_attempt_has() -> None:
+    """For one that nobody has reached yet batches are kept; for one that has failed they are not."""
+    state = begun("a:1", "b:1")
+    assert not any(one.is_gone for one in state.replicas.values()), "there was no attempt yet"
+    assert not state.is_kept, "nothing is resolved that could be kept"
+    state, _ = told(state, Failed("a:1", "refused"), Connected("b:1", 1, 1, 9))
+    assert [one.is_gone for one in state.replicas.values()] == [True, False]

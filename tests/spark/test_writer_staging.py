@@ -190,6 +190,16 @@ def test_behind_a_start_of_the_machine_its_processes_are_gone(tmp_path: Path) ->
     assert replace(owner, boot=staging.driver().boot).alive is None
 
 
+def test_a_process_of_another_machine_may_run_whatever_its_host_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines that are called ``localhost``, with one target on a file server."""
+    monkeypatch.setattr(staging, "machine", lambda: "ours")
+    owner = replace(staging.driver(), started=1, boot="another", machine="theirs")
+    assert owner.alive is None
+    for machine in ("ours", ""):
+        assert replace(owner, machine=machine).alive is False
+    assert replace(owner, boot=staging.driver().boot).alive is False, "a container's may be another"
+
+
 def test_this_process_is_alive() -> None:
     assert staging.driver().alive is True
 

@@ -145,6 +145,26 @@ def test_of_two_creations_at_once_one_gets_the_directory(
     assert control.header.cluster_key == keys[0]
 
 
+@pytest.mark.parametrize("assign", [(), (5,)])
+def test_a_directory_that_somebody_else_completes_meanwhile_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assign: tuple[int, ...]
+) -> None:
+    """On NFS, where nobody can be locked out; or a restore put its directory in the place of the empty one."""
+    path, other = tmp_path / "a", tmp_path / "b"
+    create_cluster([other], num_partitions=6, assign=[0])
+    make = creation._make_partitions
+
+    def made(*arguments: Any) -> None:
+        make(*arguments)
+        shutil.copytree(other, path, dirs_exist_ok=True)
+
+    monkeypatch.setattr(creation, "_make_partitions", made)
+    with pytest.raises(RefusedError, match="somebody else made a storage directory there meanwhile") as caught:
+        create_cluster([path], num_partitions=6, cluster_key=KEY, assign=assign)
+    assert "made and kept" not in str(caught.value.advice)
+    assert digest(path) == digest(other)
+
+
 @pytest.mark.parametrize("inner", ["sub", "0", "sub/.."])
 def test_one_new_directory_does_not_lie_inside_another(tmp_path: Path, inner: str) -> None:
     (tmp_path / "a" / "sub").mkdir(parents=True)

@@ -163,11 +163,11 @@ def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) 
         run_async(write())
     except RootTakenError as error:  # what is there by now is not to be deleted
         listed = ", ".join(shell_quote(str(one.path)) for one in made.directories)
-        error.advice = (
-            f"somebody made it since; the storage directories were made and are of another cluster, {made.cluster_key}: remove"
-            f" {listed}, or write their metadata to another place with waltzctl cluster create"
-        )
-        raise
+        raise RootTakenError(
+            f"{location}: there is something already: somebody made a cluster meanwhile, which was left as it is",
+            advice=f"the storage directories were made and are of another cluster, {made.cluster_key}:"
+            f" remove {listed}, or write their metadata to another place with waltzctl cluster create",
+        ) from error
     except WaltzError as error:
         options = (
             f"--metadata {shell_quote(str(location))} --name {shell_quote(name)} --partitions {made.num_partitions}"

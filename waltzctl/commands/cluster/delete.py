@@ -22,8 +22,9 @@ MANUAL = Manual(
     description=(
         (
             "Without the metadata it is unknown which replicas are up to date. Storage nodes keep their files."
-            " Deletion is refused while a log server is running. More than 500 metadata nodes are deleted in"
-            " several transactions; run the command again to continue an interrupted deletion."
+            " Deletion is refused while a log server is running, and where another cluster lies below the root. More"
+            " than 500 metadata nodes are deleted in several transactions; run the command again to continue an"
+            " interrupted deletion."
         ),
     ),
     examples=(Example("waltzctl cluster delete --name demo", "Asks for confirmation on a terminal."),),

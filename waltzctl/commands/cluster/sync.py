@@ -19,6 +19,7 @@ from waltzctl.values import counted
 
 if TYPE_CHECKING:
     from waltzctl.engine.cluster.synchronisation import SyncPlan
+    from waltzctl.engine.metadata.cluster_state import ClusterState
 
 MANUAL = Manual(
     name="sync",
@@ -28,7 +29,8 @@ MANUAL = Manual(
         (
             "Asks every storage node for its partitions, and plans which ones to add and which to remove, with the"
             " session and marks that removal would discard; files are kept. --only-add plans no removals. A node that"
-            " does not answer is named, the other nodes are changed, and the exit status is 14."
+            " does not answer is named, the other nodes are changed, and the exit status is 14. If the metadata gives a"
+            " node other partitions while it is told, that is said (13): run the command once more."
         ),
     ),
     examples=(
@@ -69,9 +71,12 @@ def run(
         reach = target.connecting.reach(console)
         missing: list[tuple[str, str]] = []
 
-        async def make() -> SyncPlan:
+        async def read() -> ClusterState:
             async with location.open() as store:
-                state = await read_cluster_state(store)
+                return await read_cluster_state(store)
+
+        async def make() -> SyncPlan:
+            state = await read()
             unknown = sorted((names or set()) - {one.node for one in state.nodes})
             if unknown:
                 raise typer.BadParameter(f"the metadata knows no storage node {unknown[0]}", param_hint="'--node'")
@@ -82,12 +87,16 @@ def run(
             return plan
 
         async def apply(agreed: SyncPlan) -> Changed:
-            async with location.open() as store:
-                state = await read_cluster_state(store)
+            state = await read()
             done: list[str] = []
             try:
                 await synchronise(
-                    state, agreed, reach, only_add=only_add, on_synchronised=lambda one: done.append(str(one))
+                    state,
+                    agreed,
+                    reach,
+                    only_add=only_add,
+                    on_synchronised=lambda one: done.append(str(one)),
+                    again=read,
                 )
             except (WaltzError, asyncio.CancelledError):  # the latter by Ctrl-C
                 if done:

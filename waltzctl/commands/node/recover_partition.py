@@ -40,7 +40,8 @@ MANUAL = Manual(
         (
             "The destination must be offline during the copy; --offline-first switches it off before, and on again"
             " after the copy was found equal. Checksums are verified during the copy, and the transaction at which the"
-            " copy continues is compared first. An interrupted copy leaves the partition offline. Run the same command"
+            " copy continues is compared first. If somebody has written to the destination by the time that it is offline,"
+            " nothing is cut or copied (13). An interrupted copy leaves the partition offline. Run the same command"
             " again to continue; a partition that was offline before stays offline, so then switch it on with"
             " availability --online true."
         ),

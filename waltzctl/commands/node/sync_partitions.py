@@ -16,7 +16,9 @@ from waltzctl.repair_procedure import Switches
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
+    from waltzctl.engine.client.admin_client import AdminClient
     from waltzctl.engine.client.assignments import Assignment
+    from waltzctl.engine.client.change_plan import NodePlan
 
 MANUAL = Manual(
     name="sync-partitions",
@@ -26,7 +28,8 @@ MANUAL = Manual(
         (
             "The assignment is a file, JSON or YAML, or the cluster's assignment in ZooKeeper. The plan names every"
             " partition to be added and every partition to be removed, with the session and marks that removal would"
-            " discard; files are kept. --only-add plans no removals."
+            " discard; files are kept. --only-add plans no removals. If the assignment has changed by the time of the"
+            " confirmation, nothing is done (13)."
         ),
     ),
     examples=(
@@ -84,14 +87,29 @@ def run(
         raise typer.BadParameter("--zookeeper and --root belong together", param_hint="'--root'")
 
     from waltzctl.engine.client.changes import plan_sync
+    from waltzctl.engine.errors import StalePlanError
+    from waltzctl.engine.net.futures import in_thread
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        found = _assignment(assignment, zookeeper, root, target.connecting.timeout)
-        wanted = found.of(target.admin, target.data, name=name)
-        console.detail(f"{found.source}: {len(wanted)} partitions for {target.admin}")
-        return change_partitions(
-            target, console, switches, lambda client: plan_sync(client, wanted, only_add=only_add), "changed"
-        )
+        planned: list[tuple[int, ...]] = []
+
+        def wanted() -> tuple[int, ...]:
+            """Read for the plan, and once more before it is carried out."""
+            found = _assignment(assignment, zookeeper, root, target.connecting.timeout)
+            now = found.of(target.admin, target.data, name=name)
+            console.detail(f"{found.source}: {len(now)} partitions for {target.admin}")
+            planned.append(now)
+            if now != planned[0]:
+                raise StalePlanError(
+                    f"{found.source}: the assignment has changed since the plan was made; nothing was done",
+                    advice="look at it again",
+                )
+            return now
+
+        async def plan(client: AdminClient) -> NodePlan:
+            return await plan_sync(client, await in_thread(wanted), only_add=only_add)
+
+        return change_partitions(target, console, switches, plan, "changed")
 
 
 def _assignment(file: str | None, zookeeper: str | None, root: str | None, timeout: str | None) -> Assignment:
