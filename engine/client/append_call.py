@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
 from waltzctl.engine.errors import DeadlineError
 from waltzctl.engine.net.deadlines import Watchdog
+from waltzctl.engine.net.futures import taken
 from waltzctl.formats.request_id import RequestId
 
 Numbered = tuple[int, Build | Draft]
@@ -106,6 +107,7 @@ class AwaitedDrafts:
         self._count = count()
         self._room = asyncio.Event()
         self._reading = asyncio.ensure_future(self._read())
+        self._reading.add_done_callback(taken)  # `take` raises its error, unless the call has raised another one
         self._reading.add_done_callback(lambda _: wake())
 
     async def _read(self) -> None:
@@ -138,8 +140,6 @@ class AwaitedDrafts:
         """See `AppendSource`."""
         self._reading.cancel()
         await asyncio.wait([self._reading])
-        if not self._reading.cancelled():
-            self._reading.exception()  # retrieved, so that asyncio does not log it: `take` or the call raised an error
 
 
 def _size(draft: Build | Draft) -> int:

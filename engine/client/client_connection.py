@@ -488,7 +488,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         if self._error is not None:
             return
         self._error = error
-        self.ended.set_result(error)
+        if not self.ended.done():  # who waited for it may have been cancelled, and it with them
+            self.ended.set_result(error)
         for timer in (self._sweep_timer, self._keep_alive_timer):
             if timer is not None:
                 timer.cancel()

@@ -17,7 +17,8 @@ undecided       neither is the case so far
 An append that is not committed is built again, from the high-water mark that the client has reached by then, and sent again.  An
 undecided append is never sent again: it may still be committed, and would then be in the log twice.
 
-Each feed has a client id and connections of its own; all appends of a `LogClient` share one client id.
+Each feed has a client id and connections of its own, the id of a feed that has ended if there is one
+(`engine.client.reader_ids`); all appends of a `LogClient` share one client id.
 
 ========================  ==============================================================================================
 event                     reaction of the client
@@ -42,7 +43,8 @@ Every call has a deadline (weaknesses C4, C7 of release 0.13.2).  Data whose che
 call fails (C1).  When a client id has used up its sequence numbers, the client goes on under a new client id, so that no request
 id is used twice (C10).
 
-A client belongs to one event loop.  Source: release 0.13.2.
+A client belongs to the event loop in which it is entered, and is refused in another one (InvalidRequestError).  A call may be
+cancelled at any time: a cancelled append may or may not be committed, a feed ends.  Source: release 0.13.2.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ from waltzctl.engine.client.append_call import AppendsInBulk, OneAppend
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
 from waltzctl.engine.client.partition_mount import Connect, Mount
+from waltzctl.engine.client.reader_ids import ReaderIds
 from waltzctl.engine.client.server_connections import ServerConnections, Servers
 from waltzctl.engine.errors import (
     CorruptRecordError,
@@ -84,9 +87,17 @@ class LogClient:
     """A client of the log: ``async with LogClient(servers, connect, log=log) as client:``."""
 
     def __init__(
-        self, servers: Servers, connect: Connect, *, log: logging.Logger, options: ClientOptions | None = None
+        self,
+        servers: Servers,
+        connect: Connect,
+        *,
+        log: logging.Logger,
+        options: ClientOptions | None = None,
+        reader_ids: ReaderIds | None = None,
     ) -> None:
+        """`reader_ids`: client ids for feeds, shared with other clients of the cluster; None: for this client alone."""
         self.options = options or ClientOptions()
+        self._reader_ids = reader_ids or ReaderIds()
         self._log = log
         self._connections = ServerConnections(servers, connect, self.options, log, self._servers_changed)
         self._append_mounts: dict[int, Mount] = {}
@@ -108,7 +119,11 @@ class LogClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all mounts and connections.  Calls under way and all later calls raise PeerUnreachableError."""
+        """Close all mounts and connections.  Calls under way and all later calls raise PeerUnreachableError.
+
+        A call that is cancelled does not wait, and closes them all the same.
+        """
+        self._connections.check_loop()
         error = self._connections.end()
         for mount in [*self._mounts]:
             mount.end(error)
@@ -227,8 +242,12 @@ class LogClient:
         unfinished = [number for number, last in open_ends.items() if last is None or last > begins[number]]
         if not unfinished:  # nor is a client id needed, which is written to the metadata: their disk may be full
             return
-        with self._start_deadline(unfinished, timeout):
-            client_id = await self._connections.new_client_id()
+        self._connections.check_usable()
+        now = asyncio.get_running_loop().time
+        client_id = self._reader_ids.take(now())
+        if client_id is None:
+            with self._start_deadline(unfinished, timeout):
+                client_id = await self._connections.new_client_id()
         queue: asyncio.Queue[Transaction | WaltzError] = asyncio.Queue()
         mounts: dict[int, Mount] = {}
         endpoint_of = self._connections.endpoint
@@ -253,6 +272,7 @@ class LogClient:
             for mount in mounts.values():
                 self._end(mount)
             await self._connections.close_of(client_id)
+            self._reader_ids.give_back(client_id, now())
 
     def _start_deadline(
         self, numbers: Collection[int], timeout: float | None
@@ -373,15 +393,15 @@ class LogClient:
     def _within(
         self, partition: int, timeout: float | None, what: Callable[[], str], *, data: bool = False
     ) -> Deadline:
-        """The deadline of one call, as a context manager.  Raises PeerUnreachableError at once when the client is closed."""
-        self._connections.refuse_when_closed()
+        """The deadline of one call, as a context manager.  Raises as `ServerConnections.check_usable`."""
+        self._connections.check_usable()
         seconds = self._seconds(timeout)
         return self._deadlines.within(
             seconds, lambda: self._connections.deadline_error(partition, seconds, what(), data=data)
         )
 
     def _check(self, partition: int) -> None:
-        self._connections.refuse_when_closed()
+        self._connections.check_usable()
         chosen_partitions((partition,), self.num_partitions)
 
     async def _append_mount(self, partition: int) -> Mount:
@@ -417,7 +437,7 @@ class LogClient:
         return made
 
     def _begin(self, mount: Mount) -> None:
-        self._connections.refuse_when_closed()
+        self._connections.check_usable()
         self._mounts[mount] = None
         mount.served_by(self._connections.server_of.get(mount.partition))
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.reader_ids import ReaderIdsOfProcess
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.server_directory import ServerDirectory
@@ -27,6 +28,7 @@ async def open_log_client(
     insecure: bool = False,
     log: logging.Logger = _LOG,
     options: ClientOptions | None = None,
+    reader_ids: ReaderIdsOfProcess | None = None,
 ) -> AsyncIterator[LogClient]:
     """A client of the cluster whose metadata is at `where` (in the form of the option ``--metadata``).
 
@@ -38,6 +40,8 @@ async def open_log_client(
     `insecure`   accept plain text, and certificates that no trust store vouches for, also off this machine's loopback
     `reach`      all of this at once, in place of the other three
     ===========  =====================================================================================================
+
+    `reader_ids`: where clients that are opened one after the other share the client ids of their feeds.
 
     Raises NotWaltzError when there is no cluster at `where`, PeerError, InvalidRequestError.
     """
@@ -51,5 +55,6 @@ async def open_log_client(
     connections = reach or ConnectionFactory(tls or TlsOptions(), plaintext=plaintext, insecure=insecure)
     async with location.open() as store:
         servers = await ServerDirectory.open(store, log=log)
-        async with LogClient(servers, connections.log, log=log, options=options) as client:
+        shared = None if reader_ids is None else reader_ids.of(servers.cluster_key)
+        async with LogClient(servers, connections.log, log=log, options=options, reader_ids=shared) as client:
             yield client

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.partition_mount import Connect
 from waltzctl.engine.client.server_endpoint import Endpoint
-from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import OnChange, PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.events import happens_within
@@ -66,6 +66,8 @@ class ServerConnections:
         """Loop time and reason of the last failure to get a client id; None once a client id was issued."""
         self._closed: PeerUnreachableError | None = None
         """The error that calls raise once the client is closed."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that the connections belong to; None before `follow`."""
 
     @property
     def num_partitions(self) -> int:
@@ -73,7 +75,8 @@ class ServerConnections:
         return self._servers.num_partitions
 
     def follow(self) -> None:
-        """Follow the directory from now on."""
+        """Follow the directory from now on, in the event loop that the client belongs to from now on."""
+        self._loop = asyncio.get_running_loop()
         self._spawn(self._servers.follow(self._servers_changed))
 
     def end(self) -> PeerUnreachableError:
@@ -93,14 +96,26 @@ class ServerConnections:
         keys = [key for key in self._endpoints if key[1] == client_id]
         await _wait_for_all(_closing(self._endpoints.pop(key) for key in keys))
 
-    def refuse_when_closed(self) -> None:
-        """Raise the error of `end`, if it was called."""
+    def check_usable(self) -> None:
+        """Raise the error of `end`, if it was called, and as `check_loop`."""
+        self.check_loop()
         if self._closed is not None:
             raise self._closed.with_traceback(None)  # else the traceback grows with every call that raises it
 
+    def check_loop(self) -> None:
+        """Raise InvalidRequestError in another event loop than that of `follow`, as in a process that was forked.
+
+        Its connections would be used beside the loop that has them, and a call would wait for what only that one can do.
+        """
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+            raise InvalidRequestError(
+                "a log client belongs to another event loop",
+                advice="open one in each event loop, and in each process that was forked",
+            )
+
     def endpoint(self, server: PartitionServer, client_id: int) -> Endpoint:
         """The connection of a client id to a server, shared by its mounts there.  Raises PeerUnreachableError once closed."""
-        self.refuse_when_closed()
+        self.check_usable()
         key = Address(server.host, server.port), client_id
         if key not in self._endpoints:
             self._endpoints[key] = Endpoint(*key, self._connect, self._spawn, self._options, self._log)
@@ -110,7 +125,7 @@ class ServerConnections:
         """A new client id.  Retries without limit while the metadata does not answer: the deadline is the caller's."""
         pause, logged = 0.0, ""
         while True:
-            self.refuse_when_closed()
+            self.check_usable()
             self._directory_changed.clear()
             try:
                 made = await self._servers.client_id()
@@ -148,7 +163,7 @@ class ServerConnections:
         is_data = expected is wire.TransactionDataResponse
         pause, patience = 0.0, _DATA_SILENCE if is_data else self._options.not_ready
         while True:
-            self.refuse_when_closed()
+            self.check_usable()
             self._directory_changed.clear()
             server = self.server_of.get(partition)
             if server is not None:
@@ -169,6 +184,14 @@ class ServerConnections:
         before, self.server_of = self.server_of, servers
         self._directory_changed.set()
         self._changed(before, servers)
+        self._forget_unused()
+
+    def _forget_unused(self) -> None:
+        """Forget what is left of connections to servers that have no partition any more: servers come and go, for months."""
+        present = {Address(one.host, one.port) for one in self.server_of.values()}
+        for key, endpoint in [*self._endpoints.items()]:
+            if key[0] not in present and endpoint.unused:
+                del self._endpoints[key]
 
     def deadline_error(
         self, partition: int, seconds: float, what: str, *, data: bool = False, mounted: bool = False

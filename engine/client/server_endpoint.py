@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.feed_frames import FeedRow, feed_rows
 
 _PARTITION: Callable[[FeedRow], int] = itemgetter(2)
+_SEQUENCES = count()
 
 
 class Endpoint:
@@ -52,7 +53,16 @@ class Endpoint:
         self._losses: deque[tuple[float, PeerError]] = deque(maxlen=2)
         """Loop time and reason of the last two losses of the connection."""
         self.sequence = -1
-        """Number of the present connection, from 0; a mount request carries it as its connection sequence."""
+        """Number of the present connection, above those of all earlier ones of this process; -1: there was none.
+
+        A mount request carries it as its connection sequence: a server takes the client id's mount with the highest one.
+        """
+
+    @property
+    def unused(self) -> bool:
+        """Whether no mount is attached, and no connection is up or being made."""
+        connecting = self._attempt is not None and not self._attempt.done()
+        return not self._mounts and not connecting and (self._current is None or self._current.closed)
 
     def hears(self, seconds: float) -> bool:
         """Whether the connection is up and bytes were received in the last `seconds`."""
@@ -90,7 +100,7 @@ class Endpoint:
         made.fed, made.pushed, made.writable, made.lost = self._fed, self._pushed, self._writable, self._lost
         made.client_id = self._client_id
         self._current = made
-        self.sequence += 1
+        self.sequence = next(_SEQUENCES)
         return made
 
     def attach(self, mount: Mount) -> None:
@@ -176,10 +186,14 @@ class Endpoint:
         self._losses.append((asyncio.get_running_loop().time(), error))
 
     async def close(self) -> None:
-        """Drop the mounts and close the connection."""
+        """Drop the mounts and close the connection; nobody makes another one."""
         self._mounts.clear()
-        if self._attempt is not None:
-            self._attempt.cancel()
-            await asyncio.gather(self._attempt, return_exceptions=True)
-        if self._current is not None:
-            await self._current.close()
+        making = [task for task in (self._attempt, self._keeper) if task is not None]
+        for task in making:
+            task.cancel()
+        try:
+            if making:
+                await asyncio.wait(making)
+        finally:  # also where the caller is cancelled, as at the end of a loop
+            if self._current is not None:
+                await self._current.close()

@@ -503,8 +503,7 @@ async def _lock(store: MetadataStore) -> AsyncIterator[None]:
     try:
         while True:
             gone.clear()
-            with contextlib.suppress(NodeExistsError):
-                await store.create(LOCK_PATH, ephemeral=True)
+            if await _take_lock(store, lost):
                 break
             if await store.exists(LOCK_PATH, gone.set) is not None:
                 async with asyncio.timeout_at(until):
@@ -518,10 +517,38 @@ async def _lock(store: MetadataStore) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        await asyncio.shield(asyncio.ensure_future(_give_lock_back(store, lost)))  # also where it is cancelled here
+
+
+async def _take_lock(store: MetadataStore, lost: asyncio.Future[str]) -> bool:
+    """Create the lock; False if there is one.
+
+    A caller that is cancelled meanwhile does not get it, though it may be created all the same, and its connection stay open.
+    """
+    taking = asyncio.ensure_future(store.create(LOCK_PATH, ephemeral=True))
+    try:
+        await asyncio.shield(taking)
+    except NodeExistsError:
+        return False
+    except asyncio.CancelledError:
+        await asyncio.shield(asyncio.ensure_future(_give_lock_back(store, lost, taking)))
+        raise
+    return True
+
+
+async def _give_lock_back(
+    store: MetadataStore, lost: asyncio.Future[str], taking: asyncio.Task[str] | None = None
+) -> None:
+    """Delete the lock, once it is created (`taking`), if that succeeds.
+
+    `lost`: of the session of the lock.  If the store does not answer the lock goes with the session; what was changed under it is
+    committed.
+    """
+    with contextlib.suppress(NodeExistsError, NodeMissingError, SessionLostError, PeerError):
+        if taking is not None:
+            await taking
         if not lost.done():  # otherwise the lock went with the session; one that exists now is another tool's
-            # if the store does not answer the lock goes with the session; the change itself is committed
-            with contextlib.suppress(NodeMissingError, SessionLostError, PeerError):
-                await store.delete(LOCK_PATH)
+            await store.delete(LOCK_PATH)
 
 
 def _check_known(store: MetadataStore, maps: _Maps, node: str) -> None:

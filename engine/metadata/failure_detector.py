@@ -86,6 +86,8 @@ class FailureDetector:
     def __init__(self, connect: Connect, delete: Delete, *, log: logging.Logger, refused: Refused = is_refused) -> None:
         self._connect, self._delete, self._refused, self._log = connect, delete, refused, log
         self._watched: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """Those of `_watched`, and of servers that are watched no longer, until they have ended; in the order of their start."""
 
     def watch(self, own: int, servers: Sequence[tuple[str, ServerDescriptor]]) -> None:
         """Set the registered servers, each with the path of its descriptor; `own`: the id of this server."""
@@ -94,12 +96,14 @@ class FailureDetector:
             self._watched.pop(path).cancel()
         for path, server in wanted.items():
             if path not in self._watched:
-                self._watched[path] = asyncio.ensure_future(self._watch_server(path, server))
+                task = self._watched[path] = asyncio.ensure_future(self._watch_server(path, server))
+                self._tasks[task] = None
+                task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def close(self) -> None:
         """Stop watching."""
-        tasks = [*self._watched.values()]
         self._watched.clear()
+        tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -39,14 +40,17 @@ OnChange = Callable[[Mapping[int, PartitionServer]], None]
 class ServerDirectory:
     """The servers of one cluster.  Made by `open`."""
 
-    def __init__(self, store: MetadataStore, num_partitions: int, *, log: logging.Logger) -> None:
+    def __init__(
+        self, store: MetadataStore, num_partitions: int, cluster_key: uuid.UUID, *, log: logging.Logger
+    ) -> None:
         self._store, self._log = store, log
-        self.num_partitions = num_partitions
+        self.num_partitions, self.cluster_key = num_partitions, cluster_key
 
     @classmethod
     async def open(cls, store: MetadataStore, *, log: logging.Logger) -> ServerDirectory:
         """Raises NotWaltzError where there is no cluster, PeerError."""
-        return cls(store, (await store_parameters(store)).num_partitions, log=log)
+        found = await store_parameters(store)
+        return cls(store, found.num_partitions, found.cluster_key, log=log)
 
     @property
     def where(self) -> str:

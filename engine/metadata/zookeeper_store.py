@@ -3,6 +3,10 @@
 Calls use kazoo's asynchronous interface, any number of them in progress, each with a deadline.  Callbacks from kazoo's threads
 are handed to the event loop.
 
+While kazoo connects again no call is made: it waits, within its deadline.  Kazoo would keep each call until it is connected, also
+if the deadline has passed by then, and would write a byte for it into a socket that nobody reads meanwhile: after some 280 calls,
+which take a server less than half an hour, the event loop would stand still.
+
 Loss of the session.  Kazoo reports it only once ZooKeeper can be reached again; release 0.13.2 serves on until then (weakness
 Z5).  Here the session counts as lost when nothing has been received for the session timeout that the ensemble granted.  Kazoo's
 own notice of a broken connection would be no help: where packets are dropped it takes two thirds of a timeout.
@@ -12,11 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.engine.metadata.metadata_store import (
@@ -43,8 +46,11 @@ from waltzctl.engine.metadata.zookeeper_connection import (
 )
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.deadlines import HELD_UP
+from waltzctl.engine.net.events import Turns
 from waltzctl.engine.net.futures import fail, in_thread
+from waltzctl.engine.net.single_flight import in_daemon_thread
 
+T = TypeVar("T")
 LONGEST_REQUEST = (1 << 20) - 1
 """The longest request in bytes that ZooKeeper accepts by default (jute.maxbuffer); it closes the connection at a longer one."""
 _LONG_REQUEST = 1_000_000
@@ -53,6 +59,8 @@ _CHANGE_BYTES = 17
 """The least bytes of a change in a transaction, besides its path and data."""
 _CHECKS_PER_TIMEOUT = 10
 """Checks in each session timeout, once it has passed in silence, for an answer of ZooKeeper."""
+_CONNECTING = "CONNECTING"
+"""Kazoo's `client_state` while it has no connection and tries to get one, with its session or with a new one."""
 
 
 class NotPermittedError(RefusedError):
@@ -68,26 +76,21 @@ class ZooKeeperStore:
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._asked_anew = False
+        self._state_changes, self._sessions_ended = Turns(), 0  # of kazoo; the latter is written in its threads
         client.add_listener(self._state_changed)
         self._timer = self._loop.call_later(self.session_timeout, self._check_silence)
 
     @classmethod
     async def open(cls, options: ZooKeeperOptions) -> ZooKeeperStore:
         """Connect.  Raises PeerUnreachableError, InvalidRequestError."""
-        stack, given_up = contextlib.ExitStack(), threading.Event()
+        stack = contextlib.ExitStack()
 
         def connect() -> tuple[Any, Contact]:
-            made = stack.enter_context(connected(options))
-            if given_up.is_set():
-                stack.close()
-            return made
+            return stack.enter_context(connected(options))
 
-        try:
-            client, contact = await asyncio.to_thread(connect)
-        except asyncio.CancelledError:  # the thread goes on, or has just ended; closing twice does nothing
-            given_up.set()
-            asyncio.get_running_loop().run_in_executor(None, stack.close)
-            raise
+        client, contact = await in_daemon_thread(
+            connect, name="zookeeper-connect", undo=lambda _: stack.close(), patient=False
+        )
         return cls(client, contact, options, stack)
 
     @property
@@ -118,8 +121,6 @@ class ZooKeeperStore:
 
     async def _call(self, path: str, call: Callable[..., Any], *arguments: Any, size: int = 0, **named: Any) -> Any:
         """Make an asynchronous call of kazoo about a node, within the deadline.  `size`: bytes that it writes."""
-        from kazoo import exceptions
-
         answered: asyncio.Future[Any] = self._loop.create_future()
 
         def settle(result: Any) -> None:
@@ -130,10 +131,29 @@ class ZooKeeperStore:
             else:
                 answered.set_result(result.value)
 
+        until = self._loop.time() + self._options.connect_timeout
+        if self._client.client_state == _CONNECTING:
+            await self._in_time(path, self._until_connected(), until)
         call(*arguments, **named).rawlink(lambda result: self._in_loop(lambda: settle(result)))
+        return await self._in_time(path, answered, until, size)
+
+    async def _until_connected(self) -> None:
+        """Wait while kazoo connects again.  Raises SessionExpiredError if that begins a new session."""
+        from kazoo import exceptions
+
+        ended = self._sessions_ended
+        while self._client.client_state == _CONNECTING:
+            await self._state_changes.beyond(self._state_changes.count)
+            if self._sessions_ended != ended:
+                raise exceptions.SessionExpiredError
+
+    async def _in_time(self, path: str, awaited: Awaitable[T], until: float, size: int = 0) -> T:
+        """Await what kazoo does for a call, with its errors as ours; `until`: the deadline, in the loop's time."""
+        from kazoo import exceptions
+
         try:
-            async with asyncio.timeout(self._options.connect_timeout):
-                return await answered
+            async with asyncio.timeout_at(until):
+                return await awaited
         except TimeoutError:
             what = f"no answer within {self._options.connect_timeout:g} s about node {self._absolute(path)}"
             raise DeadlineError(f"ZooKeeper at {self._options.connect_string}", what) from None
@@ -267,14 +287,19 @@ class ZooKeeperStore:
         """See `MetadataStore`."""
         self._client.remove_listener(self._state_changed)
         self._timer.cancel()
-        await in_thread(self._stack.close)  # also where cancelled: it waits for a second at most
+        try:
+            await in_thread(self._stack.close)  # also where cancelled: it waits for a second at most
+        finally:
+            self._state_changes.happened()  # kazoo refuses the calls that waited for it
 
     # ---- the session ---------------------------------------------------------------------------------------------------
 
     def _state_changed(self, state: Any) -> None:
         """Kazoo's listener; called in one of its threads."""
         if state == "LOST":
+            self._sessions_ended += 1
             self._in_loop(lambda: self._report_lost("the session with ZooKeeper is over"))
+        self._in_loop(self._state_changes.happened)
 
     def _check_silence(self) -> None:
         """Report the session as lost if its timeout has passed in silence; schedule the next check.

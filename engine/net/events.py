@@ -11,7 +11,7 @@ async def happens_within(event: asyncio.Event, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await event.wait()
-    return False
+    return event.is_set()  # also where it was set in the turn of the loop in which the time was over
 
 
 class Turns:

@@ -103,11 +103,19 @@ class HttpPort(Generic[Report, Read]):
                 # as the other ports: without addresses of a kind that this machine does not have (``::1 localhost``)
                 found = await look_up(host, port, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG)
                 addresses = [*dict.fromkeys(host_of(where) for *_, where in found)][: None if port else 1]
-            self._server = await loop.create_server(http, addresses, port, backlog=_BACKLOG)
+            # the call that begins to serve waits for a turn of the loop: cancelled there, it would leave a server to nobody
+            server = await loop.create_server(http, addresses, port, backlog=_BACKLOG, start_serving=False)
         except (OSError, ValueError) as error:  # ValueError: no possible name
             raise ListenError(host, port, error) from None
-        self._http = http
-        name = self._server.sockets[0].getsockname()
+        self._server, self._http = server, http
+        try:
+            await server.start_serving()
+        except BaseException as error:
+            await self.close(0.0)
+            if isinstance(error, OSError):
+                raise ListenError(host, port, error) from None
+            raise
+        name = server.sockets[0].getsockname()
         return host_of(name), int(name[1])
 
     async def close(self, seconds: float = 1.0) -> None:
@@ -118,8 +126,10 @@ class HttpPort(Generic[Report, Read]):
             server.close()
         if http is not None:
             http.pre_shutdown()
-            await http.shutdown(seconds)
-            http.forget()
+            try:
+                await http.shutdown(seconds)
+            finally:  # also where the caller is cancelled
+                http.forget()
         if server is not None:
             await server.wait_closed()
         await self._reading.idle(seconds)
@@ -219,9 +229,11 @@ class _BoundedServer(web.Server):
         super().connection_lost(handler, exc)
 
     def forget(self) -> None:
-        """Cancel the timers of connections that are left."""
-        for timer in self._timers.values():
+        """Close the connections that are left, and cancel their timers."""
+        for handler, timer in self._timers.items():
             timer.cancel()
+            if handler.transport is not None:
+                handler.transport.abort()
         self._timers.clear()
 
 

@@ -206,31 +206,41 @@ class Port(ABC):
         self._stop_listening()
 
     async def drain(self, seconds: float) -> None:
-        """Stop accepting and reading, answer the requests under way, and close; after `seconds` close without answering."""
+        """Stop accepting and reading, answer the requests under way, and close; after `seconds` close without answering.
+
+        A call that is cancelled closes at once.
+        """
         self._stop_listening()
         self.draining = True
         for connection in list(self._connections):
             connection.finish()
-        if self._connections:
-            self._empty.clear()
-            await happens_within(self._empty, seconds)
-        await self.close()
+        try:
+            if self._connections:
+                self._empty.clear()
+                await happens_within(self._empty, seconds)
+        finally:
+            await self.close()
 
     async def close(self) -> None:
-        """Close everything at once; returns when every connection is gone.  A second call does nothing."""
+        """Close everything at once; returns when every connection is gone.  A second call does nothing.
+
+        A call that is cancelled does not wait, and closes everything all the same.
+        """
         self._stop_listening()
         for task in list(self._arriving):
             task.cancel()
-        if self._arriving:
-            await asyncio.wait(list(self._arriving))
-        self._empty.clear()
-        for connection in list(self._connections):
-            connection.abort()
+        try:
+            if self._arriving:
+                await asyncio.wait(list(self._arriving))
+        finally:
+            self._empty.clear()
+            for connection in list(self._connections):
+                connection.abort()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
         if self._connections:
             await self._empty.wait()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:

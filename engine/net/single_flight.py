@@ -106,19 +106,59 @@ class SingleFlight(Generic[Result]):
             return self._run
 
 
+class _Abandonable(Generic[Result]):
+    """Work whose result nobody may want by the time it is there: it is undone then, once, by whoever comes last."""
+
+    def __init__(self, work: Callable[[], Result], undo: Callable[[Result], None] | None) -> None:
+        self._work, self._undo = work, undo
+        self._lock = threading.Lock()
+        self._made: list[Result] = []
+        self._abandoned = False
+
+    def run(self) -> Result:
+        """Do the work, and undo it if it was abandoned meanwhile."""
+        made = self._work()
+        with self._lock:
+            self._made.append(made)
+            abandoned = self._abandoned
+        if abandoned:
+            self.undo()
+        return made
+
+    def abandon(self) -> bool:
+        """Nobody wants the result.  Returns whether it is there already, so that the caller has to undo it."""
+        with self._lock:
+            self._abandoned = True
+            return bool(self._made)
+
+    def undo(self) -> None:
+        """Undo the work, which is done."""
+        if self._undo is not None:
+            self._undo(self._made[0])
+
+
 async def in_daemon_thread(
-    work: Callable[[], Result], *, name: str, undo: Callable[[Result], None] | None = None
+    work: Callable[[], Result], *, name: str, undo: Callable[[Result], None] | None = None, patient: bool = True
 ) -> Result:
-    """Run blocking work in a thread and return its result.  If cancelled, wait for the work all the same, and call `undo`.
+    """Run blocking work in a thread and return its result.  If cancelled, `undo` what it did or will have done.
+
+    `patient`: a cancelled caller waits for the end of the work and of `undo`, unless it is cancelled once more; what they raise
+    is the cause of the CancelledError, which reaches the caller in any case.
 
     The thread does not keep the process from ending, unlike those of `engine.net.futures.in_thread`: for work on a disk that may
-    be stuck.
+    be stuck, or with a peer that may not answer.
     """
-    job = SingleFlight(work, name=name)
+    job = _Abandonable(work, undo)
+    running = SingleFlight(job.run, name=name)
     try:
-        return await job.result(None)
-    except asyncio.CancelledError:
-        made = await job.result(None, max_age=float("inf"))
-        if undo is not None:
-            await SingleFlight(lambda: undo(made), name=name).result(None)
+        return await running.result(None)
+    except asyncio.CancelledError as cancelled:
+        ending = SingleFlight(job.undo, name=name) if job.abandon() else running
+        try:
+            run = ending._current_or_new(max_age=float("inf"))
+            if patient:
+                await run.wait(None)
+                run.result()
+        except Exception as error:
+            raise cancelled from error
         raise

@@ -130,6 +130,11 @@ class CommitPasses:
         self._in_pass: set[PassMember] = set()  # partitions in a pass: they cannot be scheduled
         self._futile_waits = 0
 
+    def forget(self, member: PassMember) -> None:
+        """Keep nothing of a partition that is not scheduled any more."""
+        with self._lock:
+            self._last_arrival.pop(member, None)
+
     def schedule(self, *members: PassMember) -> None:
         """Queue partitions for the next pass.  The caller ensures that none of them is queued already."""
         now = self._clock()

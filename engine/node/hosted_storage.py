@@ -178,6 +178,7 @@ class HostedStorage:
     def _forget(self, service: PartitionService) -> None:
         self._services.pop(service.number, None)
         service.end(not_loaded(service.number))
+        self._passes.forget(service)
         self._metrics.forget(service.number)
 
     def set_availability(

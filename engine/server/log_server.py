@@ -46,6 +46,7 @@ class LogServer:
         self.partitions: dict[int, Partition] = {}
         self.replicas: Mapping[int, tuple[str, ...]] = {}
         """The storage nodes of every partition of the cluster, as last told (`reassign`)."""
+        self._storage_nodes: frozenset[str] = frozenset()  # all of these
         self._closing: set[asyncio.Task[None]] = set()  # of partitions that were taken away
         # by partition that was taken away: who may think that it is mounted
         self._left: dict[int, MountedClients] = {}
@@ -132,6 +133,9 @@ class LogServer:
         self.replicas = {number: tuple(sorted(names)) for number, names in sorted(nodes.items())}
         served = [(one, nodes.get(number, ())) for number, one in self.partitions.items()]
         await asyncio.gather(*(one.store.reassign(names) for one, names in served))
+        now = frozenset(name for names in self.replicas.values() for name in names)
+        self._nodes.drop(self._storage_nodes - now)  # their sessions are closed
+        self._storage_nodes = now
 
     async def check_connectivity(self) -> tuple[tuple[str, bool], ...]:
         """Whether each storage node of the cluster answers, by name: this server may be given any partition at any moment.
@@ -140,6 +144,9 @@ class LogServer:
         """
         try:
             names = await self._metadata.nodes()
+            self._nodes.drop(
+                self._nodes.known - names - self._storage_nodes
+            )  # that were asked for, and left the cluster
         except WaltzError as error:
             self._log.warning("the storage nodes' assignment is not known: %s", error)
             names = frozenset(name for one in self.partitions.values() for name in one.store.state.nodes)
@@ -155,14 +162,19 @@ class LogServer:
         return tuple(zip(ordered, await asyncio.gather(*map(answers, ordered)), strict=True))
 
     async def stop(self, seconds: float) -> None:
-        """Stop, in the order given above; clients have `seconds` to receive their answers."""
-        await self._port.stop_accepting()
+        """Stop, in the order given above; clients have `seconds` to receive their answers.
+
+        A call that is cancelled waits no longer, and stops everything all the same.
+        """
         try:
+            await self._port.stop_accepting()
             await self.assign({})
-            await asyncio.gather(*self._closing)
+            await asyncio.shield(asyncio.gather(*self._closing))
         finally:  # also where a partition cannot be closed
-            await self._port.drain(seconds)
-            await self._nodes.close()
+            try:
+                await self._port.drain(seconds)
+            finally:
+                await self._nodes.close()
 
 
 async def _no_preferences(partitions: tuple[int, ...], preferred: bool) -> bool:

@@ -175,13 +175,24 @@ class Partition:
         return generation > self.store.generation
 
     async def close(self) -> None:
-        """Stop: appends are no longer answered; feeds and flushes end with PartitionClosedError."""
+        """Stop: appends are no longer answered; feeds and flushes end with PartitionClosedError.
+
+        Also where the caller is cancelled meanwhile.
+        """
         self._closed = True
         self.committed.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.store.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            try:
+                await self.store.close()
+            finally:
+                self._forget_undecided()
+
+    def _forget_undecided(self) -> None:
+        """Nothing that is queued or undecided is answered any more, nor counts as under way."""
         for item in (*(one for _, one in self._pending), *self._queue):
             if isinstance(item, Append):
                 item.over()

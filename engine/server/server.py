@@ -328,11 +328,13 @@ class Server:
         self.options = replace(self.options, drain_seconds=seconds)
         for task in [*self._tasks]:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self._exit_stack.aclose()
-        finally:
-            self._closed.set()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:  # also where this is cancelled, as at the end of a loop
+            try:
+                await self._exit_stack.aclose()
+            finally:
+                self._closed.set()
 
     async def _stop_serving(self) -> None:
         await self.log_server.stop(self.options.drain_seconds)

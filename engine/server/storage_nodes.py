@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerError, PeerUnreachableError, RemoteError
@@ -98,9 +98,12 @@ class StorageNodes:
         self._closed = False
         self._connections: dict[str, asyncio.Task[Storage]] = {}
         self._probes: dict[str, _Probe] = {}
+        self._dropped: dict[asyncio.Task[None], None] = {}  # an ordered set of what closes dropped connections
 
     async def get(self, node: str) -> Storage:
-        """The connection to a node.  Raises what connecting raises."""
+        """The connection to a node.  Raises what connecting raises, and PeerUnreachableError behind `close`."""
+        if self._closed:
+            raise PeerUnreachableError(node, "the connections to storage nodes are closed here")
         found = self._connections.get(node)
         if found is None or (found.done() and (found.cancelled() or found.exception() or found.result().closed)):
             found = asyncio.ensure_future(self._connected(node))
@@ -122,10 +125,27 @@ class StorageNodes:
     def _note_lost(self, node: str, why: PeerError | RemoteError) -> None:
         known = self._lost.get(node)
         gone = isinstance(why, PeerUnreachableError | DeadlineError)
-        if self._closed or (known is not None and (gone or known == str(why))):
-            return  # logged already; for a node that is known to be lost only a new reason to refuse us is news
+        if self._closed or node not in self._connections or (known is not None and (gone or known == str(why))):
+            return  # dropped, or logged already; for a node that is known to be lost only a new reason to refuse us is news
         self._lost[node] = str(why)
         self._log.warning("storage node %s is left out until it can be reached: %s", node, why)
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The nodes that were asked for and not dropped since."""
+        return frozenset(self._connections)
+
+    def drop(self, nodes: Collection[str]) -> None:
+        """Close the connections to nodes of which nothing is needed any more, and forget why they were lost.
+
+        Whoever asks for one all the same gets a new connection.
+        """
+        for node in nodes:
+            self._lost.pop(node, None)
+            if (made := self._connections.pop(node, None)) is not None:
+                closing = asyncio.ensure_future(_close_dropped(made))
+                self._dropped[closing] = None
+                closing.add_done_callback(lambda done: self._dropped.pop(done, None))
 
     async def returned(self, node: str, seconds: float) -> None:
         """Wait until a node that could not be reached is connected, at most `seconds`."""
@@ -150,13 +170,34 @@ class StorageNodes:
                 return
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, also where the caller is cancelled meanwhile."""
         self._closed = True
         for probe in self._probes.values():
             probe.attempts.cancel()
+        for dropped in self._dropped:
+            dropped.cancel()
         connections, self._connections = self._connections, {}
-        for task in connections.values():
-            task.cancel()
-        for result in await asyncio.gather(*connections.values(), return_exceptions=True):
-            if not isinstance(result, BaseException):
-                await result.close()
+        closing = [*self._dropped, *(asyncio.ensure_future(_close(one)) for one in connections.values())]
+        if closing:
+            await asyncio.wait(closing)
+        for one in closing:
+            if not one.cancelled():
+                one.result()
+
+
+async def _close_dropped(made: asyncio.Task[Storage]) -> None:
+    """Close a connection once it is made."""
+    try:
+        await asyncio.wait([made])
+    finally:  # also where all are closed meanwhile
+        await _close(made)
+
+
+async def _close(connecting: asyncio.Task[Storage]) -> None:
+    """Close a connection, or end the attempt to make it."""
+    connecting.cancel()
+    try:
+        await asyncio.wait([connecting])
+    finally:  # also where this is cancelled, as at the end of a loop
+        if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
+            await connecting.result().close()

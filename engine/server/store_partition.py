@@ -136,13 +136,15 @@ class StorePartition:
         return True
 
     async def close(self) -> None:
-        """End the session, and the waiting of callers for one."""
+        """End the session, and the waiting of callers for one; also where the caller is cancelled meanwhile."""
         self._closed = True
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close("the partition was closed")
+        try:
+            if self._opening is not None:
+                self._opening.cancel()
+                await asyncio.gather(self._opening, return_exceptions=True)
+        finally:
+            if self._session is not None:
+                await self._session.close("the partition was closed")
 
     def pause_after(self, pause: float) -> float:
         """Seconds to wait before the next attempt; `pause`: seconds waited before the last one, 0 if there was none."""

@@ -21,6 +21,7 @@ from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.open_log import open_log_client
+from waltzctl.engine.client.reader_ids import ReaderIdsOfProcess
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.partition_sessions import store_parameters
@@ -48,6 +49,8 @@ _ROWS = 4096
 _BYTES = 8 << 20
 """Rows, and bytes, of one batch: at most, but for the requests that were sent together with the last one."""
 _LOG = logging.getLogger("waltzctl.spark")
+_READER_IDS = ReaderIdsOfProcess()
+"""Every batch of a stream has clients of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class ClusterAccess:
     def client(self) -> contextlib.AbstractAsyncContextManager[LogClient]:
         """A client of the cluster."""
         options = ClientOptions(timeout=self.access.timeout)
-        return open_log_client(self.metadata, self.access.reach(), log=_LOG, options=options)
+        return open_log_client(self.metadata, self.access.reach(), log=_LOG, options=options, reader_ids=_READER_IDS)
 
 
 def cluster_access(options: Mapping[str, str]) -> ClusterAccess:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records
 from tests.client.nodes import admin_of, data_of, records
-from tests.client.peers import Bodies, scripted, until_closed
+from tests.client.peers import ADMIN_HELLO, Bodies, scripted, until_closed
 from tests.node.running import LOOPS, run, running
 from waltzctl.engine.client import admin_client, storage_client
 from waltzctl.engine.client.admin_client import AdminClient
@@ -404,5 +404,35 @@ def test_a_close_that_is_cancelled_leaves_no_connection_to_a_peer_that_takes_not
             async with asyncio.timeout(5):
                 await connection._closed
             ended.set()
+
+    run(work())
+
+
+def test_who_is_cancelled_while_it_waits_for_the_end_of_a_connection_does_not_keep_it_from_ending() -> None:
+    """The connection never counted as closed, and the calls in flight were never told."""
+
+    async def work() -> None:
+        answers = asyncio.Event()
+
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(ADMIN_HELLO)
+            await Bodies(reader).next(Magic.HELLO)
+            await answers.wait()
+
+        async def end_of(client: AdminClient) -> None:
+            await client.ended
+
+        async with scripted(script) as where:
+            client = await AdminClient.connect(where.host, where.port, ssl_context=None)
+            waiting = asyncio.ensure_future(end_of(client))
+            asking = asyncio.ensure_future(client.metrics())
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            answers.set()
+            with pytest.raises(PeerUnreachableError):
+                await asking
+            assert client.closed
+            await client.close()
 
     run(work())

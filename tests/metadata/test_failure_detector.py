@@ -261,3 +261,32 @@ def test_nobody_listens_at_an_address_with_a_zone(with_uvloop: bool) -> None:
 
     with asyncio.Runner(loop_factory=loop_factory(with_uvloop)) as runner:
         runner.run(work())
+
+
+def test_a_server_that_is_watched_no_longer_leaves_nothing_behind_the_end() -> None:
+    """The connection to it was still being closed when the server that watched it had stopped."""
+
+    class Slow(Peer):
+        async def close(self) -> None:
+            await asyncio.sleep(1.0)
+            closed.append(self)
+
+    closed: list[Slow] = []
+
+    async def connect(_: Address) -> Slow:
+        return Slow()
+
+    async def delete(_: str) -> None:
+        raise AssertionError
+
+    async def work() -> None:
+        before = asyncio.all_tasks()
+        detector = FailureDetector(connect, delete, log=LOG)
+        detector.watch(1, [("two", ServerDescriptor(2, "h", 2, ()))])
+        await asyncio.sleep(0.1)
+        detector.watch(1, [])
+        await asyncio.sleep(0.1)
+        await detector.close()
+        assert asyncio.all_tasks() == before
+
+    simulate(work())

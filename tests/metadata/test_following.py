@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +49,7 @@ def servers(watches: list[Callable[[], None]]) -> Following:
             watches.append(changed.set)
 
     store: Any = SimpleNamespace()
-    return Directory(store, 1, log=LOG).follow(lambda _: None)
+    return Directory(store, 1, uuid.UUID(int=1), log=LOG).follow(lambda _: None)
 
 
 @pytest.mark.parametrize("follow", [replicas, servers])
@@ -97,7 +98,7 @@ def test_what_keeps_the_metadata_away_is_said_once_for_each_time(
 
     async def test() -> None:
         with pytest.raises(asyncio.CancelledError):
-            await Directory(SimpleNamespace(), 1, log=LOG).follow(lambda _: None)  # type: ignore[arg-type]
+            await Directory(SimpleNamespace(), 1, uuid.UUID(int=1), log=LOG).follow(lambda _: None)  # type: ignore[arg-type]
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(test())
@@ -127,7 +128,7 @@ def test_a_moment_without_memory_while_news_are_waited_for_is_not_the_last_look_
 
     async def test() -> None:
         with pytest.raises(asyncio.CancelledError):
-            await Directory(SimpleNamespace(), 1, log=LOG).follow(lambda _: None)  # type: ignore[arg-type]
+            await Directory(SimpleNamespace(), 1, uuid.UUID(int=1), log=LOG).follow(lambda _: None)  # type: ignore[arg-type]
 
     asyncio.run(test())
     assert looks == [0, 1]
@@ -187,7 +188,7 @@ def test_who_has_which_partition_follows_from_the_assignment_of_the_servers_that
         return assignment, 1, 5, descriptors
 
     monkeypatch.setattr(server_directory, "read_servers", read)
-    directory = ServerDirectory(SimpleNamespace(), 2, log=LOG)  # type: ignore[arg-type]
+    directory = ServerDirectory(SimpleNamespace(), 2, uuid.UUID(int=1), log=LOG)  # type: ignore[arg-type]
     found = asyncio.run(directory._read(asyncio.Event()))
     expected = {number: PartitionServer("h", 1000 + server, 7) for number, server in (told or {}).items()}
     assert found == (None if told is None else expected)
@@ -298,7 +299,7 @@ def test_servers_are_followed_behind_a_moment_without_memory(
 
     async def test() -> None:
         with pytest.raises(asyncio.CancelledError):
-            await Directory(SimpleNamespace(), 1, log=LOG).follow(told)  # type: ignore[arg-type]
+            await Directory(SimpleNamespace(), 1, uuid.UUID(int=1), log=LOG).follow(told)  # type: ignore[arg-type]
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(test())

@@ -773,7 +773,9 @@ def zookeeper_that_answers(exception: Exception | None, value: object) -> Any:
         pass
 
     handler = SimpleNamespace(timeout_exception=TimeoutError)
-    return SimpleNamespace(add_listener=ignored, remove_listener=ignored, get_async=read, handler=handler)
+    return SimpleNamespace(
+        add_listener=ignored, remove_listener=ignored, get_async=read, handler=handler, client_state="CONNECTED"
+    )
 
 
 async def read_root(client: Any) -> bytes:
@@ -1497,3 +1499,33 @@ def test_what_is_opened_again_is_no_other_file_that_stands_in_its_place(
     before = open_descriptors()
     asyncio.run(test())
     assert open_descriptors() == before
+
+
+def test_a_program_that_is_interrupted_while_it_connects_to_zookeeper_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited as long as a connection may take to come about."""
+    connecting, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    @contextlib.contextmanager
+    def connected(_: ZooKeeperOptions) -> Iterator[tuple[None, None]]:
+        connecting.set()
+        go_on.wait(20)
+        try:
+            yield None, None
+        finally:
+            closed.set()
+
+    async def test() -> None:
+        opening = asyncio.ensure_future(ZooKeeperStore.open(ZooKeeperOptions("127.0.0.1:1", "/root")))
+        while not connecting.is_set():
+            await asyncio.sleep(0.001)
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+
+    monkeypatch.setattr(zookeeper_store, "connected", connected)
+    asyncio.run(test())
+    assert not closed.is_set()
+    go_on.set()
+    assert closed.wait(5), "what came about for nobody is closed"

@@ -79,7 +79,7 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/client/server_connections.py",
-        "            self.refuse_when_closed()\n            self._directory_changed.clear()\n            server = ",
+        "            self.check_usable()\n            self._directory_changed.clear()\n            server = ",
         "            self._directory_changed.clear()\n            server = ",
         ("tests/client/test_questions.py",),
         "a question that waits when its client is closed waits for ever",

@@ -64,3 +64,12 @@ def test_who_gives_up_does_not_look_through_all_others() -> None:
         return time.perf_counter() - begun
 
     assert asyncio.run(work()) < 3.0
+
+
+def test_what_happens_in_the_moment_in_which_the_time_is_over_has_happened() -> None:
+    async def work() -> None:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_later(2.0, event.set)
+        assert await happens_within(event, 2.0)
+
+    simulate(work())

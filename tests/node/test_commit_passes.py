@@ -503,6 +503,20 @@ def test_where_nobody_comes_it_is_tried_more_seldom() -> None:
         assert one.passes._futile_waits == (0 if comes else 1)
 
 
+def test_a_partition_that_the_node_has_no_more_is_forgotten_however_many_there_are() -> None:
+    """It is not waited for, and a node of months whose passes are all large keeps nothing of those that came and went."""
+    one = Passes()
+    stay = members(one, [f"s{number}" for number in range(MOST_COMPANY)])
+    for number in range(100):
+        gone = members(one, [f"g{number}"])
+        come(one, *stay, *gone)
+        while one.pool.line:
+            one.pool.run()
+        one.passes.forget(cast("PassMember", gone[0]))
+        one.passes.forget(cast("PassMember", gone[0]))
+    assert {*one.passes._last_arrival} == {*stay}
+
+
 def test_a_wait_ends_when_all_are_there_or_its_time_is_over() -> None:
     """With a real clock and real threads."""
     one = Passes(company_seconds=1000.0)

@@ -214,6 +214,15 @@ def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_give
         assert not aside.exists()
 
 
+def test_of_a_partition_that_was_given_up_the_passes_keep_nothing(tmp_path: Path) -> None:
+    created(tmp_path, 2)
+    with serving(tmp_path) as served:
+        passes = served.hosted._passes
+        passes._last_arrival.update(dict.fromkeys(served.hosted._services.values(), 0.0))
+        served.hosted.unassign([0], delete_files=False)
+        assert [*passes._last_arrival] == [served.hosted._services[1]]
+
+
 def test_a_full_disk_can_be_made_room_on_by_deleting_a_partition(tmp_path: Path) -> None:
     """What a deletion needs is there since the start; where the disk was full by then, the partition goes on being served."""
     created(tmp_path, 2)

@@ -601,3 +601,34 @@ def test_metrics_of_peers_that_have_gone_are_not_written_out_side_by_side() -> N
         assert len(begun) == 2
 
     asyncio.run(work())
+
+
+def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
+    """It lived on for as long as a connection may live; a further close does nothing."""
+
+    async def work() -> None:
+        async with serving() as (port, number, _):
+            peer = await asyncio.open_connection("127.0.0.1", number)
+            peer[1].write(b"GET /metrics HTTP/1.1\r\n")
+            while not port.open_connections:
+                await asyncio.sleep(0.001)
+            http = port._http
+            assert http is not None
+            while not http._timers:
+                await asyncio.sleep(0.001)
+
+            async def shutdown(_: float) -> None:
+                await asyncio.Event().wait()
+
+            http.shutdown = shutdown  # type: ignore[method-assign]
+            closing = asyncio.ensure_future(port.close(60.0))
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert closing.cancelled()
+            with contextlib.suppress(ConnectionError):
+                assert await peer[0].read() == b""
+            peer[1].close()
+            assert http._timers == {}
+
+    run(work())

@@ -507,3 +507,25 @@ def test_who_is_gone_is_not_sent_anything_and_what_an_answer_gives_rise_to_is_se
     peer.port._send()
     assert sent == ["more"]
     assert peer.wire.written[-2:] == [b"one", b"more"]
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_an_end_that_is_cancelled_closes_everything_all_the_same(drains: bool) -> None:
+    """Its connections stayed, and it went on to look after them."""
+    going = Going()
+
+    async def end() -> None:
+        ending = asyncio.ensure_future(going.port.drain(60.0) if drains else going.port.close())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not ending.done()
+        ending.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert going.peer.wire.aborted
+        going.peer.connection.connection_lost(None)
+        await asyncio.wait([ending])
+        assert ending.cancelled()
+
+    asyncio.run(end())
+    assert going.cancelled == ["timer"]

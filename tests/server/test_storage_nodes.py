@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation.virtual_time import simulate
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError, RemoteError
+from waltzctl.engine.server.log_server import LogServer, ServerMetadata
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 
 LOG = logging.getLogger("waltzctl.test")
@@ -47,6 +48,15 @@ class _Standing:
 
     async def close(self) -> None:
         pass
+
+
+class _Closing(_Standing):
+    """One that is lost once it is closed here, as a connection is."""
+
+    async def close(self) -> None:
+        """See `Storage`."""
+        if not self.closed:
+            self.ended.set_result(PeerUnreachableError("n", "closed here"))
 
 
 def run(test: Any, up_at: float) -> None:
@@ -136,3 +146,102 @@ def test_that_a_node_cannot_be_reached_is_logged_once_and_why_it_refuses_wheneve
 
     caplog.set_level(logging.INFO)
     run(test, 0.0)
+
+
+class Leaving:
+    """A server whose storage nodes come and go; `made`: the connections, by node, to those that answer."""
+
+    def __init__(self, answering: bool) -> None:
+        self.answering, self.made = answering, dict[str, _Closing]()
+        self.server = LogServer(cast("ServerMetadata", self), self.connect, log=LOG)
+        self.named = frozenset[str]()
+
+    async def connect(self, name: str) -> Storage:
+        await asyncio.sleep(0)
+        if not self.answering:
+            raise PeerUnreachableError(name, "nobody listens")
+        self.made[name] = _Closing()
+        return cast("Storage", self.made[name])
+
+    async def nodes(self) -> frozenset[str]:
+        """See `ServerMetadata`."""
+        return self.named
+
+    @property
+    def left(self) -> tuple[set[str], set[str]]:
+        """Nodes that are known, and those of which it is known why they were lost."""
+        nodes = self.server._nodes
+        return {*nodes.known}, {*nodes._lost}
+
+
+@pytest.mark.parametrize("answering", [True, False])
+@pytest.mark.parametrize("held", [True, False])
+def test_of_nodes_that_have_left_the_cluster_nothing_is_left(answering: bool, held: bool) -> None:
+    """A cluster whose nodes have new names at each of their starts keeps a server of months from no descriptor."""
+
+    async def work() -> None:
+        made = Leaving(answering)
+        for number in range(200):
+            name = f"node-{number}:1"
+            made.named = frozenset({"stays:1", name})
+            await made.server.reassign({0: ["stays:1"], 1: [name]} if held else {0: ["stays:1"]})
+            told = dict(await made.server.check_connectivity())
+            assert told == {"stays:1": answering, name: answering}
+        assert made.left == ({"stays:1", name}, set() if answering else {"stays:1", name})
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert {one for one, connection in made.made.items() if not connection.closed} == (
+            {"stays:1", name} if answering else set()
+        )
+        assert not made.server._nodes._dropped
+        await made.server.stop(0)
+
+    asyncio.run(work())
+
+
+def test_a_node_that_leaves_while_it_is_being_connected_is_let_go_once_it_is() -> None:
+    """Whoever waits for it gets it all the same, and an end that nobody regrets is not logged."""
+    go_on, standing = asyncio.Event(), list[_Closing]()
+
+    async def connect(_: str) -> Storage:
+        await go_on.wait()
+        standing.append(_Closing())
+        return cast("Storage", standing[0])
+
+    async def work() -> None:
+        nodes = StorageNodes(connect, log=LOG)
+        waits = asyncio.ensure_future(nodes.get("n"))
+        await asyncio.sleep(0)
+        nodes.drop(["n"])
+        go_on.set()
+        assert await waits is cast("Storage", standing[0])
+        while not standing[0].closed:
+            await asyncio.sleep(0)
+        assert (nodes.known, nodes._lost) == (frozenset(), {})
+        await nodes.close()
+
+    asyncio.run(work())
+
+
+def test_an_end_of_the_server_waits_for_no_node_that_has_left() -> None:
+    cancelled = list[str]()
+
+    async def connect(name: str) -> Storage:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+        raise AssertionError
+
+    async def work() -> None:
+        nodes = StorageNodes(connect, log=LOG)
+        waits = asyncio.ensure_future(nodes.get("n"))
+        await asyncio.sleep(0)
+        nodes.drop(["n"])
+        await asyncio.sleep(0)
+        await nodes.close()
+        assert cancelled == ["n"]
+        assert (await asyncio.gather(waits, return_exceptions=True))[0].__class__ is asyncio.CancelledError
+
+    asyncio.run(work())

@@ -178,7 +178,7 @@ class Cluster:
 
     async def client(self) -> LogClient:
         """One more client, entered."""
-        directory = ServerDirectory(TreeStore(self.tree), PARTITIONS, log=LOG)
+        directory = ServerDirectory(TreeStore(self.tree), PARTITIONS, uuid.UUID(int=1), log=LOG)
         options = ClientOptions(timeout=20.0, in_flight=self.chance.choice((1, 4)), nudge=1.0, longest_retry=1.0)
         return await LogClient(directory, self.reach, log=LOG, options=options).__aenter__()
 

@@ -199,7 +199,8 @@ def test_how_a_cluster_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     @contextlib.asynccontextmanager
-    async def opened(metadata: str, factory: Any, *, log: Any, options: Any) -> AsyncIterator[str]:
+    async def opened(metadata: str, factory: Any, *, log: Any, options: Any, reader_ids: Any) -> AsyncIterator[str]:
+        assert reader_ids is cluster_history._READER_IDS, "batches share their client ids"
         asked.append((metadata, factory.timeout, options.timeout))
         yield "a client"
 
