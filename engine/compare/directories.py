@@ -133,13 +133,12 @@ class Directories:
 
 
 def segments_of(directory: PartitionView) -> tuple[Segment, ...]:
-    """The segments of a partition, each with the first id of the next one."""
+    """The segments of a partition, each with the first id of the next one that has a data file."""
     found: list[Segment] = []
-    stop = following = None
+    stop = None
     for one in reversed(directory.segments):
-        found.append(Segment(one, stop, following))
-        stop = one.first_transaction_id
-        following = following if one.data is None else stop
+        found.append(Segment(one, stop))
+        stop = stop if one.data is None else one.first_transaction_id
     return tuple(reversed(found))
 
 

@@ -43,12 +43,12 @@ MOST_RIVALS = 10_000
 class Segment:
     """A segment of a replica, with its files as listed.
 
-    `stop`: first id of the next segment, None for the last one.  `following`: first id of the next segment with a data file.
+    `stop`: first id of the next segment with a data file, None for the last one.  An index alone bounds none: what it lists may
+    stand in the segment in front of it.
     """
 
     view: SegmentView
     stop: int | None
-    following: int | None
 
     @property
     def first(self) -> int:
@@ -89,13 +89,13 @@ class PartitionReplica:
             self.storage / str(self.partition),
             segment.first,
             self.partition,
-            segment.following is None,
+            segment.stop is None,
             self.storage,
             self.cluster_key,
             self.mark,
             self.held,
             bytes=segment.size,
-            following=segment.following,
+            following=segment.stop,
             durable_to=self.durable_to,
         )
 
@@ -402,7 +402,7 @@ class _Scanned:
         torn = end.damage if end.damage is not None and end.damage.cause is DamageCause.TORN_TAIL else None
         explained = explained_by_tail(self.reader, torn, self.size, end.next_id)
         uncertain = end.damage is not None and end.damage.unread
-        last = segment.following is None
+        last = segment.stop is None
         held = held_by(end.next_id, torn=torn is not None, explained=explained, last=last, uncertain=uncertain)
         listed = None if self.reader is None else self.reader.end()
         excess = listed is not None and listed > end.next_id + max(explained, torn is not None)

@@ -17,10 +17,11 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.inspect.storage_checks import unnamed_losses
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
-from waltzctl.engine.log.assess import Stretch, joint
+from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.log.index_comparison import explained_by_tail
 from waltzctl.engine.log.view import FileState
@@ -131,8 +132,10 @@ def _segments(
     holding = frozenset(job.first for job in run.order.holding((wanted.first, wanted.last)))
     neighbour: _Segment | None = None  # the segment that was dumped before this one
     ordered = run.order.in_order(asked=len(holding) == len(run.jobs))
+    reach = SegmentReach(ordered[0], limits) if ordered else None
     for job in reversed(ordered) if reverse else ordered:
-        segment = _Segment(job, limits, wanted, data)
+        assert reach is not None  # as there is a job
+        segment = _Segment(job, limits, wanted, data, reach)
         if job.first in holding:
             yield from segment.backwards(neighbour) if reverse else segment.forwards(neighbour)
         elif neighbour is not None and not reverse:
@@ -143,8 +146,9 @@ def _segments(
 class _Segment:
     """The dump of one segment.  `stretch`: its range of ids as far as known; None until it is opened, or if it cannot be read."""
 
-    def __init__(self, job: SegmentJob, limits: ReadLimits, wanted: _Range, data: bool) -> None:
+    def __init__(self, job: SegmentJob, limits: ReadLimits, wanted: _Range, data: bool, reach: SegmentReach) -> None:
         self._job = job
+        self._reach = reach
         self._wanted = wanted
         self._data = data
         self._limits = limits
@@ -226,7 +230,7 @@ class _Segment:
             behind._look()
         if before.stretch is None or behind.stretch is None:
             return
-        found = joint(before.stretch, behind.stretch)
+        found = self._reach.between(before.stretch, behind.stretch)
         if found is None or before.changed() or behind.changed():
             return
         first, stop = (found.first if isinstance(found, Gap) else found.begins), found.stop

@@ -29,7 +29,7 @@ from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
-from waltzctl.engine.log.assess import end
+from waltzctl.engine.log.assess import counted_elsewhere, end
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView, read_control, read_infos, view_partition
 from waltzctl.engine.losses import BelowMark, BelowProof, Ids, covered
@@ -289,12 +289,15 @@ class PartitionRun:
         """
         if not self._partition.whole:
             return []
-        return self.ids_counted_with(tuple(self.ends(reports, self._context, self.proven())))
+        ordered = sorted(reports, key=lambda report: report.begins)
+        return self.ids_counted_with(ordered, tuple(self.ends(ordered, self._context, self.proven())))
 
-    def ids_counted_with(self, missing: Iterable[BelowMark | BelowProof]) -> list[Ids]:
+    def ids_counted_with(
+        self, reports: Sequence[SegmentReport], missing: Iterable[BelowMark | BelowProof]
+    ) -> list[Ids]:
         """As `ids_counted_elsewhere`, where the loss at the log's end (`missing`) is known."""
-        in_front = [(0, self.jobs[-1].first)] if self.jobs else []
-        return [*in_front, *(ids for one in missing for ids in one.ids)]
+        ordered = sorted((one.stretch for one in reports), key=lambda one: one.begins)
+        return counted_elsewhere(ordered, self.jobs[-1].first if self.jobs else None, missing)
 
     def listed_alone(self) -> list[Ids]:
         """The ids of the entries of indexes without a data file."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.inspect.digests import Digest
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.header_judgement import Expected
-from waltzctl.engine.log.view import FileState, index_name_of
+from waltzctl.engine.log.view import FileState, PartitionView, index_name_of
 from waltzctl.engine.losses import ShortHeader
 from waltzctl.formats.segment import segment_name
 
@@ -86,6 +87,22 @@ class SegmentJob:
     def short_header(self, size: int, entries: int) -> Finding:
         """The finding that the data file has `size` bytes, fewer than its header; its index has `entries` entries."""
         return loss_finding(ShortHeader(self.first, size, entries, self.following), self.where)
+
+
+def jobs_of(view: PartitionView, template: SegmentJob) -> Iterator[SegmentJob]:
+    """All segments of a partition, in the order of their names; `template` has the values of the partition."""
+    present = view.data_segments
+    behind = [*(segment.first_transaction_id for segment in present[1:]), None]
+    for segment, following in zip(present, behind, strict=False):
+        if segment.data is not None:
+            yield replace(
+                template,
+                first=segment.first_transaction_id,
+                last=following is None,
+                bytes=segment.data.size,
+                following=following,
+                name=None,
+            )
 
 
 @dataclass(frozen=True, slots=True)

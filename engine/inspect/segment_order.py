@@ -5,7 +5,7 @@ Names and sizes come with the listing of the directory; a header is one more rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -13,11 +13,24 @@ from waltzctl.engine.inspect.segment_checks import begins_with
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import PartitionView
+from waltzctl.engine.losses import Covered, Ids, covered, without
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
 Span = tuple[int | None, int | None]
 """A requested range of ids, both ends inclusive; None is no bound."""
 REMOTE_HEADERS = 64
 """Headers of files behind a URL that are read, at most: one request each, a few seconds in all."""
+_SLACK = 4096
+"""How many ids a damaged segment may have beyond those that fit into its file."""
+
+
+def most_reach(job: SegmentJob, begins: int) -> int:
+    """The id after the last one that a segment may hold, by its size and the id `begins` of its first record.
+
+    Where ids are left out, which is damage, they may go up to the next segment's name.
+    """
+    most = max(job.first, begins) + job.bytes // RECORD_OVERHEAD + _SLACK
+    return most if job.following is None else max(most, job.following)
 
 
 class SegmentOrder:
@@ -27,6 +40,7 @@ class SegmentOrder:
         self.view, self.jobs = view, jobs
         self._directory = directory
         self._ordered: tuple[SegmentJob, ...] | None = None
+        self._begins: dict[int, int] = {}
 
     @property
     def entries(self) -> dict[int, int]:
@@ -60,7 +74,15 @@ class SegmentOrder:
             if count is not None and job.first + count != behind.first:
                 doubtful |= {job.first, behind.first}
         begins = {job.first: begins_with(job) if job.first in doubtful else job.first for job in self.jobs}
+        self._begins = begins
         return self._sorted(begins)
+
+    def able_to_hold(self, ranges: Iterable[Ids]) -> tuple[SegmentJob, ...]:
+        """The jobs of segments that may hold ids of half-open ranges: by names, sizes, and headers where names are doubtful."""
+        self.in_order()
+        wanted = covered(ranges)
+        spans = ((job, min(job.first, self._begins[job.first])) for job in self.jobs)
+        return tuple(job for job, low in spans if _meets((low, most_reach(job, self._begins[job.first])), wanted))
 
     def _sorted(self, begins: Mapping[int, int]) -> tuple[SegmentJob, ...]:
         """The jobs by the ids with which their segments begin, those that begin with the same one by name."""
@@ -111,3 +133,8 @@ class SegmentOrder:
             if not starts_too_late and not ends_too_early:
                 yield job
             led = leads
+
+
+def _meets(ids: Ids, wanted: Covered) -> bool:
+    """Whether a range has an id of `wanted`."""
+    return without(ids, wanted) != [ids]

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
-from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_job import SegmentJob, jobs_of
 from waltzctl.engine.log import places
 from waltzctl.engine.log.partition_directories import partition_directories, partition_number, unmounted_errors
 from waltzctl.engine.log.target import TargetKind, resolve
@@ -120,19 +120,9 @@ class Scope:
     def segment_jobs(self, partition: PartitionScope, template: SegmentJob) -> Iterator[SegmentJob]:
         """The segments to check, in the order of their names; `template` has the values of the partition."""
         view = partition.view
-        present = [] if view is None else view.data_segments
-        behind = [*(segment.first_transaction_id for segment in present[1:]), None]
-        for segment, following in zip(present, behind, strict=False):
-            if partition.names(segment.data_path) and segment.data is not None:
-                yield _job(template, segment.first_transaction_id, segment.data.size, following=following)
+        yield from (job for job in ([] if view is None else jobs_of(view, template)) if partition.names(job.data_path))
         if not partition.whole:
             yield from _odd_names(partition, template)
-
-
-def _job(
-    template: SegmentJob, first: int, size: int, *, following: int | None = None, name: str | None = None
-) -> SegmentJob:
-    return replace(template, first=first, last=following is None, bytes=size, following=following, name=name)
 
 
 def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[SegmentJob]:
@@ -145,7 +135,8 @@ def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[Segm
             continue
         done.add(data.name)
         header = read_segment_header(state)
-        yield _job(template, 0 if header is None else header.first_transaction_id, state.size, name=data.name)
+        first = 0 if header is None else header.first_transaction_id
+        yield replace(template, first=first, last=True, bytes=state.size, following=None, name=data.name)
 
 
 def plan(paths: Iterable[PurePath], partitions: Collection[int] | None) -> list[Scope]:

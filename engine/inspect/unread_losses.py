@@ -22,7 +22,6 @@ from waltzctl.engine.log.assess import joints
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.view import names_fingerprint
 from waltzctl.engine.losses import BelowMark, BelowProof, Gap, Ids
-from waltzctl.formats.segment import RECORD_OVERHEAD
 
 
 def nothing_in_front(job: SegmentJob, span: Span, limits: ReadLimits) -> bool:
@@ -106,16 +105,19 @@ def losses_behind(run: PartitionRun, span: Span) -> Iterator[Finding]:
         missing = tuple(one for one in _at_the_end(run, span) if _meets(span, *one.ids))
         yield from run.moved()  # of a directory that went meanwhile nothing is missing
         yield from (loss_finding(one, run.context.where) for one in missing)
-    counted, ranges = run.ids_counted_with(missing), run.listed_alone()
+    ranges = run.listed_alone()
     listed = dict(ranges)
     if _meets(span, *ranges):
-        for finding in run.orphans(_held(run, ranges), counted):
+        reports = _able(run, ranges)
+        for finding in run.orphans(held_ids(reports), run.ids_counted_with(reports, missing)):
             first = finding.segment or 0
             if finding.severity is Severity.DAMAGE and _meets(span, (first, listed.get(first, first))):
                 yield finding
     given_up = [(loss.first, loss.last + 1) for loss in run.context.accepted]
     if run.whole and _meets(span, *given_up):
-        for finding in run.losses(_held(run, given_up), [*counted, *ranges]):
+        reports = _able(run, given_up)
+        counted = run.ids_counted_with(reports, missing)
+        for finding in run.losses(held_ids(reports), [*counted, *ranges]):
             first = finding.transaction_id or 0
             if _meets(span, *(one for one in given_up if one[0] <= first < one[1])):
                 yield finding
@@ -140,20 +142,13 @@ def _at_the_end(run: PartitionRun, span: Span) -> tuple[BelowMark | BelowProof, 
     context, proven = run.promised()
     if tuple(run.ends(reports, context, proven)):
         # only now the other segments are read: as a rule none of them reaches further than the last one
-        reports = [run.by_ends(job) for job in ordered]
+        reports = sorted((run.by_ends(job) for job in ordered), key=lambda one: one.begins)
     return tuple(run.ends(reports, context, proven))
 
 
-def _held(run: PartitionRun, ranges: Sequence[Ids]) -> list[Ids]:
-    """The ids held by those segments that may hold ids of `ranges`."""
-    stops: list[int | None] = [*(job.first for job in run.jobs[1:]), None][: len(run.jobs)]
-    able = []
-    for job, stop in zip(run.jobs, stops, strict=True):
-        most = job.first + job.bytes // RECORD_OVERHEAD
-        reach = most if stop is None else max(stop, most)
-        if any(job.first < high and low < reach for low, high in ranges):
-            able.append(job)
-    return held_ids([run.by_ends(job) for job in able])
+def _able(run: PartitionRun, ranges: Sequence[Ids]) -> list[SegmentReport]:
+    """The reports of those segments that may hold ids of `ranges`."""
+    return [run.by_ends(job) for job in run.order.able_to_hold(ranges)]
 
 
 def _gap_in_front(reports: Sequence[SegmentReport]) -> Gap | None:

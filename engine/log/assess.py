@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from waltzctl.engine.log.evidence import Evidence
-from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap, without
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap, covered, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,11 @@ class IndexExcess:
 Joint = Gap | Overlap | IndexExcess
 
 
-def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint]:
+def joints(stretches: Iterable[Stretch], expected: int | None, reached: int = 0) -> Iterator[Joint]:
     """Gaps, overlaps and too long indexes among neighbouring segments.
 
     `stretches`: in the order of `begins`.  `expected`: the id with which the first one must begin; None where the segment in
-    front of it is not among them.
+    front of it is not among them.  `reached`: the id after the last one of the segments that are not among them (`reach`).
 
     - An index whose excess entries are exactly those of the gap after its segment is part of that `Gap` (`Gap.listed`), not an
       `IndexExcess`: the data file lost its end.
@@ -85,7 +86,6 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
       another partition does), also where damage at that one's end leaves open what follows it.
     """
     before: Stretch | None = None
-    reached = 0  # the id after the last one of all segments so far
     for one in stretches:
         if expected is not None and one.begins > expected:
             expected = min(max(expected, reached), one.begins)
@@ -103,7 +103,7 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
         elif expected is not None and one.begins < expected:
             yield Overlap(one.begins, expected, one.segment)
         expected = one.next_id if one.known else None
-        reached = max(reached, one.accounted + (not one.torn) if expected is None else expected)
+        reached = max(reached, reach(one))
         before = one
     if before is not None and before.excess:
         yield IndexExcess(before.segment)
@@ -115,9 +115,17 @@ def gap_between(before: Stretch | None, behind: Stretch, expected: int) -> Gap:
     return Gap(expected, behind.begins, behind.segment, None if before is None else before.segment, listed)
 
 
-def joint(before: Stretch, behind: Stretch) -> Gap | Overlap | None:
-    """The gap or overlap between a segment and the next; None where they join, or where damage at the end leaves that open."""
-    found = joints((before, behind), before.begins)
+def reach(one: Stretch) -> int:
+    """The id after the last one that a segment is known to hold; a torn record is none, whoever else may have it."""
+    return one.next_id if one.known and one.next_id is not None else one.accounted + (not one.torn)
+
+
+def joint(before: Stretch, behind: Stretch, reached: int = 0) -> Gap | Overlap | None:
+    """The gap or overlap between a segment and the next; None where they join, or where damage at the end leaves that open.
+
+    `reached`: as for `joints`, of the segments in front of both.
+    """
+    found = joints((before, behind), before.begins, reached)
     return next((one for one in found if not isinstance(one, IndexExcess)), None)
 
 
@@ -157,6 +165,24 @@ def end(stretches: Sequence[Stretch], proven: Evidence, mark: int | None) -> Ite
     if max(proven.names, by_index) > following:
         stop = max(proven.names, by_index)
         yield BelowProof(following, stop, segment, by_index == stop)
+
+
+def counted_elsewhere(
+    stretches: Sequence[Stretch], last: int | None, missing: Iterable[BelowMark | BelowProof]
+) -> list[Ids]:
+    """The ids that another finding counts, if they are missing: for those about indexes without a data file, and accepted losses.
+
+    These are the ids in front of the last data file, `last` by its name (None: there is none), and those that are `missing` at
+    the end of the log.  What is missing behind a segment whose end is not known is counted by nobody.  `stretches`: those of the
+    segments that matter for the ids in question, in the order of `begins`.
+    """
+    open_ends = covered(
+        (reach(one), behind.begins)
+        for one, behind in pairwise(stretches)
+        if (one.uncertain or not one.known) and reach(one) < behind.begins
+    )
+    in_front = [] if last is None else without((0, last), open_ends)
+    return [*in_front, *(ids for one in missing for ids in one.ids)]
 
 
 def _reach(one: Stretch, behind: Stretch | None) -> int:

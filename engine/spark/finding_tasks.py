@@ -19,17 +19,16 @@ from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.segment_order import most_reach
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
-from waltzctl.engine.log.assess import begun, end, joints
-from waltzctl.engine.losses import Ids
+from waltzctl.engine.log.assess import Joint, Stretch, begun, end, joints
+from waltzctl.engine.losses import Gap, Ids
 from waltzctl.engine.spark.splits import FLAT, Surveyed, pack, parts_for
-from waltzctl.formats.segment import RECORD_OVERHEAD
 
 _OPTIONS = VerifyOptions()
 _ATTEMPTS = 3
-_SLACK = 4096
-"""How many ids a damaged segment may have beyond those that fit into its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +106,12 @@ class ChunkTask:
                 break
         if self.whole is not None:
             run = self.whole.opened(limits)
-            told_there, listed = run.ids_counted_elsewhere(reports), run.listed_alone()
-            yield from run.orphans(held_ids([*self._before(listed, limits), *reports]), told_there)
+            listed = run.listed_alone()
+            able = [*self._before(run, listed, limits), *reports]
+            yield from run.orphans(held_ids(able), run.ids_counted_elsewhere(able))
             lost = [(loss.first, loss.last + 1) for loss in self.context.accepted]
-            yield from run.losses(held_ids([*self._before(lost, limits), *reports]), [*told_there, *listed])
+            able = [*self._before(run, lost, limits), *reports]
+            yield from run.losses(held_ids(able), [*run.ids_counted_elsewhere(able), *listed])
             yield from run.stray_segments_by_ends()
             yield from run.strays()
 
@@ -120,7 +121,7 @@ class ChunkTask:
         if self.behind is not None:
             job, begins = self.behind
             row.append(begun(job.first, begins))
-        joined = joints(row, 0 if self.first else None)
+        joined = self._joined(row, limits)
         if self.whole is None:
             yield from findings_of_losses(self.context, joined, reports)
             return
@@ -132,19 +133,24 @@ class ChunkTask:
         if any(end(row, proven, context.local_low_water_mark)):
             # the chunk ends before the proven end: an earlier segment is read as well if its size allows ids up to there
             last = proven.required - 1
-            able = [job for job in self.jobs_before if job.first + job.bytes // RECORD_OVERHEAD + _SLACK >= last]
+            able = [job for job in self.jobs_before if most_reach(job, job.first) >= last]
             also = [check_segment(job, _OPTIONS, limits) for job in able]
         yield from end_findings(context, [*also, *ordered], proven, joined, reports)
 
-    def _before(self, wanted: Sequence[Ids], limits: ReadLimits) -> list[SegmentReport]:
+    def _joined(self, row: Sequence[Stretch], limits: ReadLimits) -> Sequence[Joint]:
+        """The joints of the chunk's segments; of ids that seem to be missing, an earlier chunk's may have some."""
+        expected = 0 if self.first else None
+        joined = tuple(joints(row, expected))
+        gaps = [one.first for one in joined if isinstance(one, Gap)]
+        if self.first or not gaps:
+            return joined
+        reach = SegmentReach(self.jobs[0], limits)
+        return tuple(joints(row, expected, reach.in_front(row[0], min(gaps))))
+
+    def _before(self, run: PartitionRun, wanted: Sequence[Ids], limits: ReadLimits) -> list[SegmentReport]:
         """Reports of segments of earlier chunks that may hold ids of one of the ranges."""
-        firsts = [job.first for job in self.jobs_before]
-        stops = [*firsts, self.jobs[0].first][1:]
-        able = [
-            job
-            for job, stop in zip(self.jobs_before, stops, strict=True)
-            if any(job.first < high and low < stop for low, high in wanted)
-        ]
+        own = {job.first for job in self.jobs}
+        able = [job for job in run.order.able_to_hold(wanted) if job.first not in own]
         return [check_segment(job, _OPTIONS, limits) for job in able]
 
 

@@ -7,15 +7,16 @@ one that is missing between them, may have another one's name: then the headers 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
-from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_job import SegmentJob, jobs_of
 from waltzctl.engine.inspect.segment_order import REMOTE_HEADERS
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import view_partition
@@ -52,6 +53,13 @@ class HeaderOrder:
 
     def __init__(self) -> None:
         self._known: dict[PurePath, _Row] = {}
+        self._reach: dict[PurePath, SegmentReach] = {}
+
+    def reach(self, job: SegmentJob, limits: ReadLimits) -> SegmentReach:
+        """How far the segments of a segment's partition reach."""
+        if job.directory not in self._reach:
+            self._reach[job.directory] = SegmentReach(job, limits)
+        return self._reach[job.directory]
 
     def neighbours(self, job: SegmentJob) -> SegmentsBeside | None:
         """The neighbours of a segment; None where they are not known: files that were removed, or too many behind a URL."""
@@ -76,16 +84,10 @@ class HeaderOrder:
 
 def _by_headers(job: SegmentJob) -> list[SegmentJob]:
     try:
-        segments = view_partition(job.directory, job.partition).data_segments
+        jobs = list(jobs_of(view_partition(job.directory, job.partition), job))
     except (NotWaltzError, DiskReadError):
         return []
-    if len(segments) > REMOTE_HEADERS and not places.on_this_machine(job.directory):
+    if len(jobs) > REMOTE_HEADERS and not places.on_this_machine(job.directory):
         return []
-    firsts = [one.first_transaction_id for one in segments]
-    jobs = [
-        replace(job, first=first, last=following is None, bytes=one.data.size, following=following)
-        for one, first, following in zip(segments, firsts, [*firsts[1:], None], strict=True)
-        if one.data is not None
-    ]
     begins = {one.first: begins_with(one, own=True) for one in jobs}
     return sorted(jobs, key=lambda one: (begins[one.first], one.first))

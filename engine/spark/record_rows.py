@@ -25,7 +25,7 @@ from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentChe
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
-from waltzctl.engine.log.assess import Stretch, begun, joint
+from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan import kernels
@@ -75,7 +75,8 @@ def read_packet(
                 yield from gathering.tell(_look_behind(reading.end, item, limits, order), item.node)
         elif reading.end is not None and item.last_part and item.whole and reading.end[1].begins != item.job.first:
             # the last one by its name only: by its header another one follows it
-            yield from gathering.tell(_by_header(reading.end, item, limits, order.neighbours(item.job)), item.node)
+            beside = order.neighbours(item.job)
+            yield from gathering.tell(_by_header(reading.end, item, limits, order, beside), item.node)
     yield from gathering.flush()
     losses.check()
 
@@ -160,7 +161,7 @@ def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart, order: 
     If they do not join, the next one is that by the headers: a file may have another one's name.
     """
     job, stretch, _ = before
-    found = joint(stretch, begun(reader.job.first, reader.begins))
+    found = order.reach(job, reader.limits).between(stretch, begun(reader.job.first, reader.begins))
     doubtful = part.whole and (found is not None or reader.begins != reader.job.first)
     beside = order.neighbours(job) if doubtful else None
     if beside is None or (beside.behind is not None and beside.behind.first == reader.job.first):
@@ -168,7 +169,7 @@ def join_findings(before: _End, reader: SegmentCheck, part: SegmentPart, order: 
             yield from _told(before, found, reader, part)
         return
     if found is not None:
-        yield from _by_header(before, part, reader.limits, beside)
+        yield from _by_header(before, part, reader.limits, order, beside)
         if beside.behind is None:
             yield from _behind_last_name(part, reader.limits, order)
     yield from _overlap_in_front(reader, part, order)
@@ -185,13 +186,15 @@ def _told(before: _End, found: Gap | Overlap, reader: SegmentCheck, part: Segmen
     yield loss_finding(found, reader.job.where)
 
 
-def _by_header(before: _End, part: SegmentPart, limits: ReadLimits, beside: SegmentsBeside | None) -> list[Finding]:
+def _by_header(
+    before: _End, part: SegmentPart, limits: ReadLimits, order: HeaderOrder, beside: SegmentsBeside | None
+) -> list[Finding]:
     """The gap or overlap between a segment that was read and the one that follows it by the headers."""
     if beside is None or beside.behind is None:
         return []
     try:
         with SegmentCheck(beside.behind, limits) as behind:
-            found = joint(before[1], begun(behind.job.first, behind.begins))
+            found = order.reach(before[0], limits).between(before[1], begun(behind.job.first, behind.begins))
             return [] if found is None else list(_told(before, found, behind, part))
     except (FilesChangedError, DiskReadError):
         return []  # the task that reads the segment reports it
@@ -202,7 +205,7 @@ def _behind_last_name(part: SegmentPart, limits: ReadLimits, order: HeaderOrder)
     last = order.last_by_name(part.job)
     report = check_segment(last, ENDS_ONLY, limits)
     if report.begins == last.first:
-        yield from _by_header((last, report.stretch, report.states), part, limits, order.neighbours(last))
+        yield from _by_header((last, report.stretch, report.states), part, limits, order, order.neighbours(last))
 
 
 def _overlap_in_front(reader: SegmentCheck, part: SegmentPart, order: HeaderOrder) -> Iterator[Finding]:
@@ -211,7 +214,8 @@ def _overlap_in_front(reader: SegmentCheck, part: SegmentPart, order: HeaderOrde
     if beside is None or beside.in_front is None or not order.joins_by_name(beside.in_front, reader.limits):
         return
     report = check_segment(beside.in_front, ENDS_ONLY, reader.limits)
-    found = joint(report.stretch, begun(reader.job.first, reader.begins))
+    reach = order.reach(reader.job, reader.limits)
+    found = reach.between(report.stretch, begun(reader.job.first, reader.begins))
     if isinstance(found, Overlap):
         yield from _told((report.job, report.stretch, report.states), found, reader, part)
 

@@ -5,7 +5,7 @@ of the last index and a scan of the bytes after the record there: none, or those
 only where it has no usable index.
 
 A segment *owns* the ids from the one in its name to the last before the next segment's.  Every id has one owner, and so each
-finding belongs to one batch.
+finding belongs to one batch.  A segment without records that stands inside the one in front of it owns nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import PurePath
 
@@ -117,17 +118,48 @@ class PartitionPlaces:
         assert view.partition is not None
         self.partition: int = view.partition
         self._directory = view.path
-        self._segments: Sequence[SegmentView] = view.data_segments
+        self._listed: Sequence[SegmentView] = view.data_segments
+
+    @cached_property
+    def _segments(self) -> Sequence[SegmentView]:
+        """Those that own ids."""
+        return tuple(self._owners())
+
+    def _owners(self) -> Iterator[SegmentView]:
+        before: SegmentView | None = None  # the last one with records
+        for one in self._listed:
+            if one.data is None or one.data.size != HEADER_SIZE:
+                before = one
+            elif before is not None and self._inside(before, one):
+                continue
+            yield one
+
+    def _inside(self, before: SegmentView, empty: SegmentView) -> bool:
+        """Whether a segment goes on behind the name of an empty one.
+
+        Of the last one the index in front tells that it was begun where that ends: nothing is opened while a log goes on.
+        """
+        if empty is self._listed[-1] and before.first_transaction_id + before.entries == empty.first_transaction_id:
+            return False
+        return self._goes_on(before, empty.first_transaction_id)
+
+    def _goes_on(self, before: SegmentView, number: int) -> bool:
+        """Whether a segment has an intact record with the id `number` or a higher one."""
+        with open_segment(SegmentJob(self._directory, before.first_transaction_id, self.partition)) as opened:
+            if opened.short:
+                return False
+            found = _scan_up_to(opened, _proven(opened, None), None)
+            return found is not None and found.transaction_id >= number
 
     @property
     def first(self) -> int | None:
         """The id with which the first segment begins; None without segments."""
-        return self._segments[0].first_transaction_id if self._segments else None
+        return self._listed[0].first_transaction_id if self._listed else None
 
     @property
     def last_states(self) -> tuple[FileState | None, ...]:
         """The states of the last segment's files; every write to the partition changes them."""
-        return (self._segments[-1].data, self._segments[-1].index) if self._segments else ()
+        return (self._listed[-1].data, self._listed[-1].index) if self._listed else ()
 
     def _owned_up_to(self, place: int) -> int | None:
         """The last id that a segment owns; None: it owns all further ids."""

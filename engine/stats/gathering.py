@@ -66,7 +66,7 @@ class Gathered:
     ===========  ====================================================================================================
     `headers`    findings about the data file's header
     `findings`   findings about records, in file order
-    `stretch`    extent of the segment, for joining it with its neighbours; None when it could not be opened or is too short
+    `stretch`    extent of the segment, for joining it with its neighbours; None when it could not be opened
     `start`      where the part begins; None: the index proves no record there, so the previous part includes it
     `end`        where the part ends, with the id expected there; None: reading failed
     `gone`       the file no longer exists
@@ -149,7 +149,11 @@ class _Gathering:
             found = reader.finish_short().findings
             clock = Clock(None, "its header is damaged")
             return Gathered(
-                nothing(task.scale, task.bounds), headers=(*self._headers, *found), clock=clock, states=states
+                nothing(task.scale, task.bounds),
+                headers=(*self._headers, *found),
+                stretch=reader.stretch,
+                clock=clock,
+                states=states,
             )
         clock = self._clock()
         counting = Counting(task.place, task.scale, clock, task.job.bytes, task.bounds)

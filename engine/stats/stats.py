@@ -17,11 +17,12 @@ from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.inspect.storage_checks import unnamed_losses
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import Tally
-from waltzctl.engine.log.assess import Stretch, joint
+from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.stats.aggregate import Aggregate, Collector
 from waltzctl.engine.stats.axes import Clock, Interval, Scale
@@ -113,21 +114,23 @@ class _Partition:
         yield from self.run.begin()
         yield from self.run.stray_segments_by_ends()
         yield from losses_in_front(self.run, _ALL_IDS)
+        reach: SegmentReach | None = None
         before: _Segment | None = None
         for segment in self.segments:
             yield from segment.headers
             if before is not None:
-                yield from _joint_findings(before, segment)
+                reach = reach or SegmentReach(segment.task.job, ReadLimits())
+                yield from _joint_findings(before, segment, reach)
             yield from segment.findings
             before = segment
         yield from losses_behind(self.run, _ALL_IDS)
 
 
-def _joint_findings(before: _Segment, behind: _Segment) -> Iterator[Finding]:
+def _joint_findings(before: _Segment, behind: _Segment, reach: SegmentReach) -> Iterator[Finding]:
     """A finding for a gap or an overlap between two neighbours, unless their files changed meanwhile."""
     if before.stretch is None or behind.stretch is None:
         return
-    found = joint(before.stretch, behind.stretch)
+    found = reach.between(before.stretch, behind.stretch)
     if found is not None and not before.changed() and not behind.changed():
         yield loss_finding(found, behind.task.job.where)
 

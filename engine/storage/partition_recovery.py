@@ -34,11 +34,11 @@ from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.errors import DiskReadError, SyncFailedError
 from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding
-from waltzctl.engine.log.assess import IndexExcess, Stretch, data_gone, joints, losses
+from waltzctl.engine.log.assess import IndexExcess, Stretch, counted_elsewhere, data_gone, joints, losses
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import FileState, PartitionView, SegmentView, view_partition
-from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, NoSegment, ShortHeader, covered
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, NoSegment, ShortHeader, count_in, covered
 from waltzctl.engine.storage.failed_syncs import (
     PIECE,
     forget_failed_sync,
@@ -156,13 +156,16 @@ def examine_partition(
         no_log = NoSegment(session_id if session_id >= 0 else None)
     findings += [] if empty is None else [loss_finding(empty, where)]
     findings += hiding
-    findings += [loss_finding(one, where) for one in gone]
+    ends = [one for one in lost if isinstance(one, (BelowMark, BelowProof))]
+    last = view.data_segments[-1].first_transaction_id if view.data_segments else None
+    told = covered(counted_elsewhere(stretches, last, ends))
+    findings += [loss_finding(one, where, elsewhere=count_in(one.ids, told)) for one in gone]
     findings += [] if no_log is None else [loss_finding(no_log, where)]
     sound = (
         not view.special
         and all(state.trusted for state in states)
         and all(isinstance(one, IndexExcess) for one in joined)
-        and not any(isinstance(one, (BelowMark, BelowProof)) for one in lost)
+        and not ends
         and (empty is None or empty.harmless)
         and not hiding
         and not any(one.lost for one in gone)

@@ -38,7 +38,7 @@ def member(number: int, sizes: Sizes | None) -> Member:
         SegmentView(0, first, state("d", size), state("i", HEADER_SIZE + 8 * entries)) for first, size, entries in sizes
     ]
     stops = [*(first for first, _, _ in sizes), None][1:] if sizes else []
-    segments = tuple(Segment(view, stop, stop) for view, stop in zip(views, stops, strict=True))
+    segments = tuple(Segment(view, stop) for view, stop in zip(views, stops, strict=True))
     return Member(path, Ballot(), PartitionReplica(number, path, 0, KEY, None, segments, False, -1))
 
 
@@ -129,9 +129,7 @@ def test_of_each_segment_the_one_behind_it_is_known() -> None:
     ]
     found = segments_of(PartitionView(PurePath("/0"), 0, tuple(views)))
     assert [one.size for one in found] == [1, 0, 1, 0]
-    assert [(one.first, one.stop, one.following) for one in found] == [
-        (0, 10, 20), (10, 20, 20), (20, 30, None), (30, None, None),
-    ]  # fmt: skip
+    assert [(one.first, one.stop) for one in found] == [(0, 20), (10, 20), (20, None), (30, None)]
 
 
 @pytest.mark.parametrize(("number", "known"), [(-1, False), (0, True), (2, True), (3, False), (4, False)])

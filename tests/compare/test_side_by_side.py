@@ -100,7 +100,7 @@ def replica(number: int) -> PartitionReplica:
         3,
         KEY,
         None,
-        (Segment(files[0], 5, 5), Segment(files[1], None, None)),
+        (Segment(files[0], 5), Segment(files[1], None)),
         False,
         -1,
     )

@@ -17,6 +17,7 @@ from waltzctl.engine.inspect.dump_records import _Segment
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.log.view import FileState
 
 Reader = Callable[[Path], Iterator[object]]
@@ -57,7 +58,8 @@ def test_a_gap_beside_a_segment_that_is_written_just_now_is_none_yet(storage: Pa
 
     def looked_at(first: int) -> _Segment:
         job = SegmentJob(storage / "0", first, 0, cluster_key=KEY, last=first == 20)
-        segment = _Segment(job, ReadLimits(), dump_records._Range(None, None), False)
+        reach = SegmentReach(job, ReadLimits())
+        segment = _Segment(job, ReadLimits(), dump_records._Range(None, None), False, reach)
         list(segment.forwards(None))
         return segment
 

@@ -29,6 +29,7 @@ from waltzctl.engine.inspect import (
     distributed_checks,
     dump_chunks,
     dump_index,
+    segment_reach,
     split_segments,
     vouching,
 )
@@ -197,15 +198,15 @@ def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Spa
 def test_no_gap_is_told_beside_a_segment_that_changes_now(
     storage: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    def joint(before: Stretch, behind: Stretch) -> Gap | Overlap | None:
+    def joint(before: Stretch, behind: Stretch, reached: int = 0) -> Gap | Overlap | None:
         with seg(storage, 0, first).open("ab") as file:
             file.write(b"x")
-        return assess.joint(before, behind)
+        return assess.joint(before, behind, reached)
 
     seg(storage, 0, 10).unlink()
     idx(storage, 0, 10).unlink()
     assert "segment-gap" in told(age(storage))
-    monkeypatch.setattr(dump_records_module, "joint", joint)
+    monkeypatch.setattr(segment_reach, "joint", joint)
     assert "segment-gap" not in told(storage)
 
 

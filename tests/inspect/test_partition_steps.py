@@ -19,18 +19,18 @@ from tests.builders import KEY, build_directory, make_records, segment_header, w
 from tests.inspect.helpers import age, codes, flip, idx, run, seg
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments, storage_checks, targets
+from waltzctl.engine.inspect import dump_chunks, partition_runs, segment_order, split_segments, storage_checks, targets
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import dump_records
-from waltzctl.engine.inspect.partition_checks import PartitionContext, join_findings
+from waltzctl.engine.inspect.partition_checks import PartitionContext, held_ids, join_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.segment_order import Span
 from waltzctl.engine.inspect.targets import look_around, plan
-from waltzctl.engine.inspect.unread_losses import _held, _meets, losses_behind, losses_in_front
+from waltzctl.engine.inspect.unread_losses import _able, _meets, losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.view import FileState
@@ -201,10 +201,15 @@ def read_by_ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
 )
 def test_which_segments_may_hold_ids(
-    storage: Path, read_by_ends: list[int], ranges: list[tuple[int, int]], firsts: list[int]
+    storage: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read_by_ends: list[int],
+    ranges: list[tuple[int, int]],
+    firsts: list[int],
 ) -> None:
-    """By where they begin and how many records their bytes can be: 18 at most.  No others are read."""
-    assert _held(opened(storage), ranges) == [(first, first + 10) for first in firsts]
+    """By where they begin and how many records their bytes can be: 18 at most, without damage.  No others are read."""
+    monkeypatch.setattr(segment_order, "_SLACK", 0)
+    assert held_ids(_able(opened(storage), ranges)) == [(first, first + 10) for first in firsts]
     assert read_by_ends == firsts
 
 
@@ -222,7 +227,7 @@ def test_a_segment_holds_what_is_in_front_of_its_last_record_however_small_it_is
     seg(storage, 0, 0).write_bytes(segment_header(0, 0).encode() + first + last)
     entries = encode_entries([*[at(0)] * 9, at(1)])
     idx(storage, 0, 0).write_bytes(segment_header(0, 0).encode() + entries)
-    assert _held(opened(age(storage)), [(8, 10)]) == [(0, 10)]
+    assert held_ids(_able(opened(age(storage)), [(8, 10)])) == [(0, 10)]
 
 
 def test_segments_join_in_the_order_of_their_records(storage: Path) -> None:

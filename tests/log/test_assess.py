@@ -13,6 +13,7 @@ from waltzctl.engine.log.assess import (
     Joint,
     Stretch,
     begun,
+    counted_elsewhere,
     data_gone,
     end,
     gap_between,
@@ -20,6 +21,7 @@ from waltzctl.engine.log.assess import (
     joint,
     joints,
     losses,
+    reach,
 )
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap
@@ -130,6 +132,64 @@ def test_how_segments_join(stretches: Sequence[Stretch], expected: int | None, f
 )
 def test_how_one_segment_joins_the_next(before: Stretch, following: Stretch, found: Gap | Overlap | None) -> None:
     assert joint(before, following) == found
+
+
+@pytest.mark.parametrize(
+    ("reached", "found"),
+    [
+        (0, Gap(10, 13, 13, 0)),
+        (10, Gap(10, 13, 13, 0)),
+        (11, Gap(11, 13, 13, 0)),
+        (12, Gap(12, 13, 13, 0)),
+        (13, None),
+        (14, None),
+    ],
+)
+def test_what_a_segment_in_front_of_both_has_is_not_missing_between_two(reached: int, found: Gap | None) -> None:
+    assert joint(WHOLE, behind(13), reached) == found
+    assert list(joints([WHOLE, behind(13)], None, reached)) == ([] if found is None else [found])
+    assert joint(WHOLE, behind(9), reached) == Overlap(9, 10, 9)
+
+
+@pytest.mark.parametrize(
+    ("one", "following"),
+    [
+        (WHOLE, 10),
+        (_LONG_TORN, 30),
+        (replace(_LONG, next_id=None), 30),
+        (replace(WHOLE, next_id=12), 12),
+        (replace(WHOLE, known=False), 10),
+        (replace(WHOLE, next_id=12, known=False), 10),
+        (begun(10, 12), 12),
+    ],
+)
+def test_how_far_the_ids_of_a_segment_reach(one: Stretch, following: int) -> None:
+    assert reach(one) == following
+
+
+_OPEN = replace(WHOLE, next_id=None, uncertain=True)
+
+
+@pytest.mark.parametrize(
+    ("stretches", "last", "missing", "counted"),
+    [
+        ([], None, [], []),
+        ([], None, [BelowMark(0, 4, None)], [(0, 5)]),
+        ([WHOLE, behind(20)], 20, [], [(0, 20)]),
+        ([WHOLE, behind(20)], 20, [BelowProof(30, 40, 20, by_index=False)], [(0, 20), (30, 40)]),
+        ([replace(WHOLE, next_id=None, accounted=10, torn=True), behind(20)], 20, [], [(0, 20)]),
+        ([_OPEN, behind(20)], 20, [], [(0, 10)]),
+        ([_OPEN, behind(11)], 20, [], [(0, 10), (11, 20)]),
+        ([_OPEN, behind(10)], 20, [], [(0, 20)]),
+        ([_OPEN, behind(9)], 20, [], [(0, 20)]),
+        ([begun(0, 0), behind(20), replace(behind(40), uncertain=True)], 40, [], [(20, 40)]),
+    ],
+)
+def test_which_ids_another_finding_counts(
+    stretches: list[Stretch], last: int | None, missing: list[BelowMark | BelowProof], counted: list[Ids]
+) -> None:
+    """All in front of the last data file, but what is missing behind an end that is not known; and what is at the end."""
+    assert counted_elsewhere(stretches, last, missing) == counted
 
 
 @pytest.mark.parametrize(

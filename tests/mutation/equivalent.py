@@ -2362,12 +2362,17 @@ _LOG = (
         _FURTHER.replace("bounds[-1].transaction_id", "bounds[-0].transaction_id"),
         "shares rise, so that what is above the first of them is above the last",
     ),
-    Equivalent(
-        "engine/log/assess.py",
-        "joints",
-        "reached = 0  # the id after the last one of all segments so far",
-        "reached = (-1)  # the id after the last one of all segments so far",
-        "an id that is expected is 0 or more",
+    *(
+        Equivalent(
+            "engine/log/assess.py", name, old, old.replace("= 0", "= (-1)"), "an id that is expected is 0 or more"
+        )
+        for name, old in (
+            (
+                "joints",
+                "def joints(stretches: Iterable[Stretch], expected: int | None, reached: int = 0) -> Iterator[Joint]:",
+            ),
+            ("joint", "def joint(before: Stretch, behind: Stretch, reached: int = 0) -> Gap | Overlap | None:"),
+        )
     ),
     Equivalent(
         "engine/log/evidence.py",
@@ -2819,13 +2824,6 @@ _INSPECT = (
         "if rising is not None and scan.comparison is not None:",
         "if rising is not None and True:",
         "where there is an index there is a comparison with it",
-    ),
-    Equivalent(
-        "engine/inspect/targets.py",
-        "Scope.segment_jobs",
-        "if partition.names(segment.data_path) and segment.data is not None:",
-        "if partition.names(segment.data_path) and True:",
-        "only segments with data are gone through",
     ),
     Equivalent(
         "engine/inspect/digests.py",
@@ -3332,7 +3330,7 @@ _SPARK = (
             "a log begins with 0 at the least, which is reached with nothing",
         )
         for file, function, old in (
-            ("engine/spark/finding_tasks.py", "ChunkTask._joins", "joined = joints(row, 0 if self.first else None)"),
+            ("engine/spark/finding_tasks.py", "ChunkTask._joined", "expected = 0 if self.first else None"),
             ("engine/storage/partition_recovery.py", "examine_partition", "joined = tuple(joints(stretches, 0))"),
         )
     ),
@@ -3593,7 +3591,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS", "_BYTES"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
-    "engine/spark/finding_tasks.py": ("_SLACK",),
+    "engine/inspect/segment_order.py": ("_SLACK",),
     "engine/spark/segment_parts.py": ("_TRIES", "LOOKBACK", "SEARCH_BUDGET"),
     "engine/spark/splits.py": ("FLAT",),
     "engine/spark/stream_node.py": (

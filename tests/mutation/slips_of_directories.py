@@ -201,8 +201,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _ASSESS,
-        "reached = max(reached, one.accounted + (not one.torn) if expected is None else expected)",
-        "reached = one.accounted + (not one.torn) if expected is None else expected",
+        "reached = max(reached, reach(one))",
+        "reached = reach(one)",
         _OF_ASSESS,
         "a gap is told where an older segment has it all",
     ),

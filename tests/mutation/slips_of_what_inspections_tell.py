@@ -42,8 +42,8 @@ INSPECTIONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/inspect/unread_losses.py",
-        "[run.by_ends(job) for job in ordered]\n    return",
-        "[run.by_ends(job) for job in ordered[-2:]]\n    return",
+        "(run.by_ends(job) for job in ordered), key",
+        "(run.by_ends(job) for job in ordered[-2:]), key",
         ("tests/inspect/test_files_that_go.py",),
         "what an earlier segment holds is told as lost",
     ),

@@ -253,8 +253,8 @@ SIXTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/finding_tasks.py",
-        "held_ids([*self._before(lost, limits), *reports])",
-        "held_ids([*self._before(listed, limits), *reports])",
+        "able = [*self._before(run, lost, limits), *reports]",
+        "able = [*self._before(run, listed, limits), *reports]",
         ("tests/spark/test_finding_tasks.py::test_what_was_given_up_is_told_by_the_last_task_where_no_other_has_it",),
         "transactions that were given up and came back count as lost where a partition is read by several tasks",
     ),

@@ -16,7 +16,7 @@ from tests.spark.reading import in_order, read, verified
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import segment_checks
+from waltzctl.engine.inspect import segment_checks, segment_order
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.spark import finding_tasks
 from waltzctl.engine.spark.directory_views import VIEW_PLANS
@@ -376,7 +376,7 @@ def test_an_earlier_segment_is_looked_at_where_it_may_reach_the_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int, reached: bool
 ) -> None:
     """By as many records as its bytes can hold; the last one by its name ends far in front of that."""
-    monkeypatch.setattr(finding_tasks, "_SLACK", 0)
+    monkeypatch.setattr(segment_order, "_SLACK", 0)
     storage = build_directory(tmp_path / "s", {0: [make_records(100, size=40)]}, local_low_water_mark=mark)
     write_segment(storage / "0", make_records(10, first=50, size=40), first=50)
     age(storage)
@@ -421,14 +421,14 @@ def test_what_was_given_up_is_told_by_the_last_task_where_no_other_has_it(
 @pytest.mark.parametrize(
     ("first", "last", "again"),
     [
-        (20, 20, [20]),
+        (20, 20, [10, 20]),
         (19, 20, [10, 20]),
         (19, 19, [10]),
         (30, 39, [20]),
         (39, 40, [20, 40]),
         (40, 40, [40]),
         (59, 60, [50]),
-        (60, 60, []),
+        (60, 60, [50]),
         (79, 80, []),
         (95, 99, []),
     ],
@@ -436,7 +436,8 @@ def test_what_was_given_up_is_told_by_the_last_task_where_no_other_has_it(
 def test_only_who_may_hold_what_was_given_up_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, again: list[int]
 ) -> None:
-    """The segment of 30 to 39 is gone, and the last task has 60 to 99."""
+    """The segment of 30 to 39 is gone, and the last task has 60 to 99.  By its size a segment may go on by eight."""
+    monkeypatch.setattr(segment_order, "_SLACK", 0)
     storage = build_directory(tmp_path / "s", {0: 100}, per_segment=10, size=20)
     for path in (seg(storage, 0, 30), idx(storage, 0, 30)):
         path.unlink()
@@ -455,7 +456,7 @@ def test_an_earlier_segment_that_cannot_reach_the_mark_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int, looked_at: list[int]
 ) -> None:
     """One of 8,128 bytes holds 203 records at the most."""
-    monkeypatch.setattr(finding_tasks, "_SLACK", 0)
+    monkeypatch.setattr(segment_order, "_SLACK", 0)
     storage = build_directory(tmp_path / "s", {0: [make_records(100, size=40)]}, local_low_water_mark=mark)
     write_segment(storage / "0", make_records(10, first=50, size=40), first=50)
     age(storage)

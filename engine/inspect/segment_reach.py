@@ -1,0 +1,71 @@
+"""What lies between two neighbouring segments of a partition, for who meets the segments one by one, or only some of them.
+
+Two neighbours alone do not tell what is missing between them: a segment in front of both may go on behind the end of the first
+one, as where an empty or a misplaced data file stands inside of it (`engine.log.assess.joints`).  Only where ids seem to be
+missing, both ends of the segments that may have them are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, jobs_of
+from waltzctl.engine.inspect.segment_order import REMOTE_HEADERS, most_reach
+from waltzctl.engine.inspect.verification import ENDS_ONLY
+from waltzctl.engine.log import places
+from waltzctl.engine.log.assess import Stretch, joint, reach
+from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.losses import Gap, Overlap
+
+
+class SegmentReach:
+    """How far the segments of a partition reach.  The directory is listed when it is first asked, and each segment read once."""
+
+    def __init__(self, template: SegmentJob, limits: ReadLimits) -> None:
+        """`template`: any segment of the partition."""
+        self._template, self._limits = template, limits
+        self._ordered: list[tuple[tuple[int, int], SegmentJob]] | None = None
+        self._most: list[int] = []
+        self._known: dict[int, int] = {}
+
+    def between(self, before: Stretch, behind: Stretch) -> Gap | Overlap | None:
+        """As `engine.log.assess.joint`, by all segments of the partition.  Raises CutShort."""
+        found = joint(before, behind)
+        return joint(before, behind, self.in_front(before, found.first)) if isinstance(found, Gap) else found
+
+    def in_front(self, one: Stretch, number: int) -> int:
+        """The id after the last one of the segments in front of `one`, by their first records, which may hold `number`.
+
+        0 where there are none.  Raises CutShort.
+        """
+        ordered, reached = self._listed(), 0
+        place = bisect_left(ordered, (one.begins, one.segment), key=lambda pair: pair[0])
+        while place and self._most[place - 1] > number:  # one of those up to there may hold it
+            place -= 1
+            begins, job = ordered[place]
+            if most_reach(job, begins[0]) > number:
+                reached = max(reached, self._reach_of(job))
+        return reached
+
+    def _reach_of(self, job: SegmentJob) -> int:
+        if job.first not in self._known:
+            self._known[job.first] = reach(check_segment(job, ENDS_ONLY, self._limits).stretch)
+        return self._known[job.first]
+
+    def _listed(self) -> Sequence[tuple[tuple[int, int], SegmentJob]]:
+        """The segments with the id of the first record and that in the name of each, by these."""
+        if self._ordered is None:
+            try:
+                jobs = list(jobs_of(view_partition(self._template.directory, self._template.partition), self._template))
+            except (NotWaltzError, DiskReadError):
+                jobs = []  # whoever lists the directory tells it
+            by_headers = places.on_this_machine(self._template.directory) or len(jobs) <= REMOTE_HEADERS
+            begins = [(begins_with(job) if by_headers else job.first, job.first) for job in jobs]
+            self._ordered = sorted(zip(begins, jobs, strict=True), key=lambda pair: pair[0])
+            self._most = list(accumulate((most_reach(job, begins[0]) for begins, job in self._ordered), max))
+        return self._ordered

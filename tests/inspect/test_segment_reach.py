@@ -1,0 +1,94 @@
+"""What lies between two segments, by those in front of both: which of them are read, and how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import build_directory, make_records, write_segment
+from tests.inspect.helpers import age, idx, seg
+from waltzctl.engine.inspect import segment_order, segment_reach
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_reach import SegmentReach
+from waltzctl.engine.log.assess import Stretch
+from waltzctl.engine.losses import Gap, Overlap
+
+RECORDS = make_records(40, size=20)
+"""Of 60 bytes each."""
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Segments of ten; 10 goes on up to 25."""
+    path = build_directory(tmp_path / "s", {0: [RECORDS[:10], RECORDS[10:20], RECORDS[20:30], RECORDS[30:]]})
+    write_segment(path / "0", RECORDS[10:26])
+    return age(path)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The segments that are read, by the ids in their names."""
+    seen: list[int] = []
+    check_segment = segment_reach.check_segment
+
+    def counting(job: Any, *rest: Any) -> Any:
+        seen.append(job.first)
+        return check_segment(job, *rest)
+
+    monkeypatch.setattr(segment_reach, "check_segment", counting)
+    monkeypatch.setattr(segment_order, "_SLACK", 0)
+    return seen
+
+
+def reach(storage: Path) -> SegmentReach:
+    return SegmentReach(SegmentJob(storage / "0", 30, 0), ReadLimits())
+
+
+def stretch(first: int, stop: int) -> Stretch:
+    return Stretch(first, first, stop, stop - 1)
+
+
+@pytest.mark.parametrize(
+    ("stop", "begins", "found"),
+    [
+        (22, 30, Gap(26, 30, 30, 20)),
+        (25, 30, Gap(26, 30, 30, 20)),
+        (26, 30, Gap(26, 30, 30, 20)),
+        (27, 30, Gap(27, 30, 30, 20)),
+        (22, 26, None),
+        (22, 27, Gap(26, 27, 27, 20)),
+        (22, 22, None),
+        (22, 21, Overlap(21, 22, 21)),
+    ],
+)
+def test_what_an_earlier_one_holds_is_not_missing(
+    storage: Path, stop: int, begins: int, found: Gap | Overlap | None
+) -> None:
+    assert reach(storage).between(stretch(20, stop), stretch(begins, begins + 5)) == found
+
+
+def test_nothing_is_read_where_two_join_and_of_the_others_each_that_may_hold_it_once(
+    storage: Path, read: list[int]
+) -> None:
+    asked = reach(storage)
+    assert asked.between(stretch(20, 30), stretch(30, 40)) is None
+    assert asked.between(stretch(20, 31), stretch(30, 40)) == Overlap(30, 31, 30)
+    assert read == []
+    assert asked.between(stretch(20, 22), stretch(30, 40)) == Gap(26, 30, 30, 20)
+    assert asked.between(stretch(20, 23), stretch(30, 40)) == Gap(26, 30, 30, 20)
+    assert read == [10], "the one of 0 to 9 has no room for 22"
+
+
+@pytest.mark.parametrize("name", [3, 15])
+def test_segments_stand_where_their_first_records_say(storage: Path, name: int) -> None:
+    for path in (seg, idx):
+        path(storage, 0, 10).rename(path(storage, 0, name))
+    assert reach(storage).between(stretch(20, 22), stretch(30, 40)) == Gap(26, 30, 30, 20)
+    assert reach(storage).between(stretch(0, 8), stretch(10, 26)) == Gap(8, 10, 10, 0)
+
+
+def test_of_a_directory_that_is_gone_the_two_are_all_that_is_known(tmp_path: Path) -> None:
+    assert reach(tmp_path / "none").between(stretch(20, 22), stretch(30, 40)) == Gap(22, 30, 30, 20)
