@@ -40,8 +40,8 @@ from pathlib import Path
 from waltzctl.engine.durable import disk, journal
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
-from waltzctl.engine.durable.execution import carry_out, check_edits, check_space, prepare
-from waltzctl.engine.durable.file_status import names_in
+from waltzctl.engine.durable.execution import MANIFEST_ALLOWANCE, carry_out, check_edits, check_space, prepare
+from waltzctl.engine.durable.file_status import file_numbers, names_in
 from waltzctl.engine.durable.manifest import (
     INTERRUPTED,
     MANIFEST,
@@ -55,6 +55,7 @@ from waltzctl.engine.durable.manifest import (
     unusable,
     write_entry,
 )
+from waltzctl.engine.durable.mounts import mount_of
 from waltzctl.engine.durable.relocation import settle_relocations
 from waltzctl.engine.durable.restore import (
     Way,
@@ -66,7 +67,7 @@ from waltzctl.engine.durable.restore import (
     stamp_as,
     ways_back,
 )
-from waltzctl.engine.errors import DiskFullError, DiskWriteError, RefusedError, WaltzError
+from waltzctl.engine.errors import DiskFullError, DiskReadError, DiskWriteError, RefusedError, WaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.formats.adapters import format_time
 
@@ -411,17 +412,48 @@ def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry,
     return tuple(reversed(taken))
 
 
+def _check_ways(entry: QuarantineEntry, ways: Iterable[tuple[KeptFile, Way]]) -> None:
+    """Check that kept files can be moved back, and that there is space for what grows: a begun undo has to end.
+
+    Nobody can write until it has: the next writer continues it first.  Raises RefusedError, DiskFullError, DiskReadError.
+    """
+    needed = 0
+    for file, way in ways:
+        path = entry.storage / file.path
+        if way is Way.MOVE:
+            _check_mount(entry, path.parent if path.parent.is_dir() else entry.storage)
+        elif way is Way.RANGES and file.before is not None and (now := file_numbers(path)) is not None:
+            needed += max(0, file.before.size - now.size)
+    if needed:
+        disk.check_free_space(entry.storage, needed + MANIFEST_ALLOWANCE, entry.path, doing="bring back what was cut")
+
+
+def _check_mount(entry: QuarantineEntry, directory: Path) -> None:
+    try:
+        here, there = mount_of(entry.path), mount_of(directory)
+    except OSError as error:
+        raise DiskReadError(error.filename or entry.path, None, error, doing="look at") from error
+    if here != there:
+        raise RefusedError(
+            f"{entry.path}: lies on another file system, or mount, than {directory}, so that files cannot be moved back;"
+            " nothing was modified",
+            advice=f"while nobody has the directory, bring the quarantine back to the disk of {directory}",
+        )
+
+
 def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> QuarantineEntry:
     """Revert an applied repair (undo); return its entry, whose state is then *undone*.
 
     `ways`: from `engine.durable.restore.ways_back`.  The caller holds the DirectoryLock and has rolled back interrupted repairs.
-    Raises DiskError; `roll_back_interrupted` then completes the undo, if it was begun.
+    Raises RefusedError and DiskFullError before anything is changed, and DiskError; `roll_back_interrupted` then completes the
+    undo, if it was begun.
     """
     _KNOWN.pop(entry.path.parent, None)
     journal.check(entry.storage)
     for file, way in ways:
         if way is Way.RANGES:  # one that cannot be written to ends the undo before it begins
             disk.check_writable(entry.storage / file.path)
+    _check_ways(entry, ways)
     entry = replace(entry, state=RepairState.UNDOING)
     _unsettle(entry.path)
     write_entry(entry)

@@ -76,9 +76,9 @@ def ways_back(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
     return [(file, way_back(entry, file)) for file in entry.files]
 
 
-def check_kept(entry: QuarantineEntry) -> None:
-    """Raise DamageError when a kept copy of an applied repair is missing or has other contents.  Changes nothing."""
-    for file in entry.files:
+def check_kept(entry: QuarantineEntry, files: Iterable[KeptFile]) -> None:
+    """Raise DamageError when a kept copy of these files of an applied repair is missing, or not what it was.  Changes nothing."""
+    for file in files:
         whole = None if file.before is None else file.before.sha256
         for name, digest in ((file.kept, whole), *((one.kept, one.kept_sha256) for one in file.ranges)):
             found = None if name is None or not _present(entry, name) else stamp(entry.path / name)
@@ -137,11 +137,12 @@ def _way_back_in_place(entry: QuarantineEntry, file: KeptFile, path: Path) -> Wa
     shortest, longest = sorted((before.size, after.size))
     if not shortest <= state.size <= longest:
         raise _refuse(entry, path, f"it has {state.size} bytes now, which this repair does not explain")
+    as_left = same_contents(now, after)  # then the copies of what the repair wrote explain nothing more
     for one in file.ranges:
-        for name in (one.kept, one.built):
+        for name in (one.kept,) if as_left else (one.kept, one.built):
             if name is not None and not _present(entry, name):
                 raise _refuse(entry, entry.path / name, "the kept copy is not there any more")
-        if not _is_explained(entry, one, path, state.size, shortest):
+        if not as_left and not _is_explained(entry, one, path, state.size, shortest):
             raise _refuse(entry, path, f"the bytes at offset {one.offset} are neither the old nor the new ones")
     digest = hashlib.sha256()
     for part in _restored_bytes(entry, file, path, before):

@@ -66,7 +66,19 @@ def check_as_left(
 
 
 def _check_moves(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> None:
-    """Raise StalePlanError when a directory that the repair moved is elsewhere now, or a later repair changed it."""
+    """Raise StalePlanError when a directory that the repair moved is elsewhere now, or a later repair changed it.
+
+    Also when a later repair moved a directory away in which this one changed files, and none moved it back: a file would come
+    back alone.
+    """
+    standing = [one for one in reversed(entries) if one.number > entry.number and one.state is RepairState.APPLIED]
+    for directory in sorted({file.path.rpartition("/")[0] for file in entry.files}):
+        moves = ((one, move) for one in standing for move in one.moves if directory in (move.path, move.target))
+        last, move = next(moves, (None, None))
+        if last is not None and move is not None and move.path == directory:
+            raise StalePlanError(
+                f"{entry.storage / directory}: a later repair changed it too", advice=f"undo {last.id} first"
+            )
     moved = {one for move in entry.moves for one in (move.path, move.target)}
     for later in reversed(entries) if moved else ():
         both = {file.path for file in later.files if file.path.rpartition("/")[0] in moved}

@@ -184,22 +184,25 @@ class BlobStore:
                 gone.append(file_id)
         return tuple(gone)
 
-    def cut_tails(self) -> int:
+    def cut_tails(self, named: Iterable[BlobSpan] = ()) -> int:
         """Truncate normal files after their last used byte; returns how many bytes were cut.  Raises DiskWriteError.
 
-        Truncation happens under the lock of the file's space, so that no writer allocates space after the boundary meanwhile.  It
-        need not be durable: nothing acknowledged is stored after the boundary.
+        `named`: unused spans that stay, as the last record of the log names them.  Truncation happens under the lock of the
+        file's space, so that no writer allocates space after the boundary meanwhile.  It need not be durable: nothing
+        acknowledged is stored after the boundary.
         """
-        given = 0
+        given, ends = 0, dict[int, int]()
+        for span in named:
+            ends[span.file_id] = max(ends.get(span.file_id, 0), span.offset + span.size)
         for stat in self.stats.all():
             with stat.lock:
                 if stat.read_only:
                     continue
                 file = self.file(stat.file_id)
                 size = file.size()
-                if stat.cut() < size:
-                    file.truncate(stat.total)
-                    given += size - stat.total
+                if (end := max(stat.cut(), ends.get(stat.file_id, 0))) < size:
+                    file.truncate(end)
+                    given += size - end
         return given
 
     def close(self) -> None:

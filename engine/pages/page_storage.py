@@ -170,14 +170,15 @@ class PageStorage(PageReader):
             # a process that crashed may have created entries without flushing them
             for names in (path, blobs.directory):
                 disk.sync_directory(names)
-            blobs.confirm([span_of(entry) for entry in contents.unconfirmed_pages])
+            named = [span_of(entry) for entry in contents.unconfirmed_pages]
+            blobs.confirm(named)
             continue_log = partial(
                 WalStore.continue_behind, flusher=flusher, log_size=options.log_size, twice=options.records_twice
             )
             try:
                 wal = continue_log(contents)
             except DiskFullError:  # unused tails of blob files may fill the disk: no other process can cut them
-                if not blobs.cut_tails():
+                if not blobs.cut_tails(named):  # without what the last record names it would count as torn
                     raise
                 take_back_interrupted(path)
                 wal = continue_log(read_wal(path))

@@ -39,7 +39,7 @@ from waltzctl.engine.durable.manifest import (
     locate,
     partitions_of,
 )
-from waltzctl.engine.durable.restore import read_chunks, same_contents, stamp_as
+from waltzctl.engine.durable.restore import check_kept, read_chunks, same_contents, stamp_as
 from waltzctl.engine.errors import DamageError, StalePlanError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.content import Content, FileSpan, Piece
@@ -248,12 +248,26 @@ def content_before(entry: QuarantineEntry, file: KeptFile) -> Content:
     return Content(str(path), tuple(pieces))
 
 
+def check_copies(entry: QuarantineEntry, files: Iterable[KeptFile]) -> None:
+    """Raises StalePlanError when a kept copy of these files of a repair is missing or has other contents; DiskReadError."""
+    try:
+        check_kept(entry, files)
+    except DamageError as error:
+        raise StalePlanError(error.message, advice=error.advice) from error
+
+
 def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
-    """The sessions and marks that the undo of an entry lowers.  Raises DiskReadError."""
+    """The sessions and marks that the undo of an entry lowers; none of a repair that cannot be undone any more.
+
+    Raises StalePlanError when the kept bytes of the control file are not what they were; DiskReadError.
+    """
+    if entry.state not in (RepairState.APPLIED, RepairState.UNDOING):
+        return ()
     file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME), None)
     now = read_control(entry.storage / CONTROL_FILE_NAME)
     if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:
         return ()
+    check_copies(entry, [file])
     then = decode_control(content_before(entry, file).read(0, file.before.size))
     found = []
     for number in range(len(now.partitions)):

@@ -13,7 +13,7 @@ from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, quarantine_directory
 from waltzctl.engine.durable.quarantine import take_back
-from waltzctl.engine.durable.restore import Way, check_kept, same_contents, stamp_as, ways_back
+from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
 from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, with_roll_backs
 from waltzctl.engine.log.places import local
@@ -21,6 +21,7 @@ from waltzctl.engine.repair.plan import Binding, bind
 from waltzctl.engine.repair.undo_conditions import (
     ADVICE,
     SET_ASIDE,
+    check_copies,
     check_journal_comes_back,
     check_nothing_stands_in_the_way,
     obstacles,
@@ -105,11 +106,12 @@ def check_ways_back(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) 
     DiskReadError.
     """
     check_as_left(entry, entries, other_way=_other_way)
-    check_journal_comes_back(entry, entries)
     try:
         ways = ways_back(entry)
     except DamageError as error:
+        check_copies(entry, entry.files)  # a damaged copy looks as if somebody had changed the file
         raise StalePlanError(error.message, advice=error.advice) from error
+    check_journal_comes_back(entry, entries)
     check_nothing_stands_in_the_way(entry)
     return ways
 
@@ -149,10 +151,7 @@ def to_set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> 
 
     Raises StalePlanError when the undo would be refused anyway, so that nothing is set aside in vain.
     """
-    try:
-        check_kept(entry)
-    except DamageError as error:
-        raise StalePlanError(error.message, advice=error.advice) from error
+    check_copies(entry, entry.files)
     unchanged = all(same_contents(stamp_as(entry.storage / one.path, one.after), one.after) for one in entry.files)
     if unchanged and next(obstacles(entry), None) is None:
         return []

@@ -271,6 +271,60 @@ def test_too_little_space_is_refused_before_anything_changes(tree: Path, monkeyp
     run(tree, [Cut(tree / "0" / "a.seg", 101)])
 
 
+def test_an_undo_without_the_room_that_it_needs_is_refused_before_anything_changes(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was left half done on a full disk, where no node could finish it, and so none started."""
+    before = snapshot(tree)
+    cut = [
+        Cut(tree / "0" / "a.seg", 100),
+        Cut(tree / "0" / "b.seg", 20),
+        Overwrite(tree / "waltz-storage.ctl", 270, b"w" * 30),
+    ]
+    entry = run(tree, cut)
+    repaired = snapshot(tree)
+    monkeypatch.setattr(disk, "free_bytes", lambda path: execution.MANIFEST_ALLOWANCE + 100 + 30 - 1)
+    with recording() as changes, pytest.raises(DiskFullError, match="nothing was changed"):
+        undo(tree, None)
+    assert {one.kind for one in changes} <= {"sync-directory"}
+    assert (snapshot(tree), list_entries(tree)) == (repaired, (entry,))
+    monkeypatch.setattr(disk, "free_bytes", lambda path: execution.MANIFEST_ALLOWANCE + 100 + 30)
+    undo(tree, None)
+    assert snapshot(tree) == before
+
+
+def test_an_undo_that_only_moves_files_needs_no_room(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot(tree)
+    run(tree, [Remove(tree / "0" / "a.seg"), Overwrite(tree / "0" / "b.seg", 40, b"w" * 30)])
+    monkeypatch.setattr(disk, "free_bytes", lambda path: 0)
+    undo(tree, None)
+    assert snapshot(tree) == before
+
+
+@pytest.mark.parametrize("edit", ["remove", "cut", "make"])
+def test_a_quarantine_that_was_moved_to_another_disk_has_to_come_back_before_an_undo(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, edit: str
+) -> None:
+    """The undo was begun, could not move the first file, and no node started until the quarantine was where it had been."""
+    before, path = snapshot(tree), tree / "0" / "b.seg"
+    made: dict[str, Edit] = {
+        "remove": Remove(path),
+        "cut": Cut(path, 3),
+        "make": Replace(tree / "0" / "c.seg", lambda: [b"c"]),
+    }
+    entry = run(tree, [Cut(tree / "0" / "a.seg", 100), made[edit]])
+    repaired = snapshot(tree)
+    monkeypatch.setattr(quarantine, "mount_of", lambda path: (1, 2 if disk.QUARANTINE in Path(path).parts else 1))
+    if edit == "remove":
+        with recording() as changes, pytest.raises(RefusedError, match="lies on another file system, or mount, than"):
+            undo(tree, None)
+        assert {one.kind for one in changes} <= {"sync-directory"}
+        assert (snapshot(tree), list_entries(tree)) == (repaired, (entry,))
+        monkeypatch.undo()
+    undo(tree, None)
+    assert snapshot(tree) == before
+
+
 def test_nothing_is_begun_where_the_journal_cannot_be_written(tree: Path) -> None:
     """It could neither end nor be taken back, and a node would not start any more."""
     entry = run(tree, [Cut(tree / "0" / "b.seg", 5)])

@@ -443,7 +443,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "            blobs.confirm([span_of(entry) for entry in contents.unconfirmed_pages])\n",
+        "            blobs.confirm(named)\n",
         "",
         _TOGETHER,
         "what one process wrote and died over is built upon by the next one, and a power loss takes it",

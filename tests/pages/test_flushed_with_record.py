@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.pages.stores import crash, data, no_sync, put
+from tests.pages.stores import crash, data, disk_full_after, no_sync, put
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.durable.quarantine import list_entries
-from waltzctl.engine.errors import SyncFailedError
+from waltzctl.engine.errors import DiskFullError, SyncFailedError
 from waltzctl.engine.pages import wal_reader
+from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.blob_store import BlobStore
 from waltzctl.engine.pages.inspection import dump_log, verify_store, view_store
 from waltzctl.engine.pages.page_batch import UNWRITTEN, WriteBatch
 from waltzctl.engine.pages.page_options import PageOptions
@@ -236,6 +238,41 @@ def test_what_a_process_left_is_written_anew_before_anything_stands_behind_it(
     ]
     assert (own[4].kind, own[4].offset) == ("write", record.end)
     assert verify_store(tmp_path / "s").findings == ()
+
+
+@pytest.mark.parametrize("further", [True, False])
+def test_data_that_the_last_record_names_is_not_cut_to_make_room_for_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, further: bool
+) -> None:
+    """No page lies there, as the batch deleted it again; without it the whole batch counted as torn."""
+    store = PageStorage.create(tmp_path / "s")
+    put(store, 1, OLD)
+    store.write(WriteBatch().put_page(1, NEW).put_page(2, b"two" * 900).delete(2))
+    crash(store)
+    end = blob(tmp_path / "s").stat().st_size
+    if further:  # of a write that met the full disk
+        with blob(tmp_path / "s").open("ab") as file:
+            file.write(b"further" * 500)
+    cut = BlobStore.cut_tails
+
+    def cut_and_free(blobs: BlobStore, *given: Iterable[BlobSpan]) -> int:
+        if got := cut(blobs, *given):
+            monkeypatch.undo()  # there is room again
+        return got
+
+    monkeypatch.setattr(BlobStore, "cut_tails", cut_and_free)
+    disk_full_after(monkeypatch, len(NEW) + 3 * 900 + 7)
+    if not further:
+        with pytest.raises(DiskFullError):
+            PageStorage.open(tmp_path / "s")
+        monkeypatch.undo()
+        assert blob(tmp_path / "s").stat().st_size == end
+    with PageStorage.open(tmp_path / "s") as again:
+        assert (data(again, 1), data(again, 2), again.directory.sequence) == (NEW, None, 2)
+        size = blob(tmp_path / "s").stat().st_size
+    with PageStorage.open(tmp_path / "s") as again:
+        assert (data(again, 1), data(again, 2), again.directory.sequence) == (NEW, None, 2)
+    assert size == end
 
 
 def test_a_page_that_cannot_be_read_does_not_keep_the_store_shut(

@@ -31,6 +31,7 @@ from waltzctl.engine.repair.apply import RepairResult, apply
 from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
+from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
@@ -400,6 +401,25 @@ def test_the_order_of_undo_counts_moves(tmp_path: Path) -> None:
     for one in (later, back, away, cut):
         undo(storage, one.undo_id)
     assert everything(storage) == everything(build(tmp_path / "again", Layout.DOCUMENTED))
+
+
+def test_what_a_repair_removed_does_not_come_back_where_its_directory_was_put_aside(tmp_path: Path) -> None:
+    """It came back alone, in a new directory, with which the partition was assigned again, and the other could not come back."""
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    (storage / "0" / segment_name(LAST + 1)).write_bytes(b"")
+    before = everything(storage)
+    first = apply(plan_recover(storage), arguments=[]).undo_id
+    (entry,) = list_entries(storage)
+    assert [file.after for file in entry.files] == [None]
+    second = apply(plan(storage, assigned=False), arguments=[]).undo_id
+    aside = everything(storage)
+    with pytest.raises(StalePlanError, match=f"a later repair changed it too; undo {second} first"):
+        undo(storage, first)
+    assert everything(storage) == aside
+    third = apply(plan(storage, assigned=True), arguments=[]).undo_id  # where it was: nothing stands in the way
+    for one in (first, third, second):
+        undo(storage, one)
+    assert everything(storage) == before
 
 
 def test_an_undo_does_not_move_a_directory_to_where_another_one_came(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.repair.trees import contents, snapshot
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit, Overwrite, Replace
 from waltzctl.engine.durable.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
-from waltzctl.engine.errors import StalePlanError
+from waltzctl.engine.errors import RefusedError, StalePlanError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply, undo_repair
 from waltzctl.engine.repair.recover import plan_recover
@@ -373,4 +373,56 @@ def test_nothing_is_set_aside_that_was_not_allowed_to_be(scene: Scene) -> None:
     before = snapshot(scene.root)
     with pytest.raises(StalePlanError):
         undo_repair(scene.root, undo_id)
+    assert snapshot(scene.root) == before
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("how", ["gone", "flipped", "empty"])
+def test_a_repair_of_the_control_file_whose_kept_copy_is_not_what_it_was_is_refused(
+    scene: Scene, how: str, *, allowed: bool
+) -> None:
+    """The marks that would fall, and whether a journal comes back, are read in that copy: the undo ended with a traceback."""
+    undo_id = truncate(scene, MARK - 5, loss=True)
+    (entry,) = list_entries(scene.root)
+    ranges = next(file for file in entry.files if file.path == CONTROL_FILE_NAME).ranges
+    assert ranges[0].kept is not None
+    kept = entry.path / ranges[0].kept
+    data = kept.read_bytes()
+    if how == "gone":
+        kept.unlink()
+    else:
+        kept.write_bytes(b"" if how == "empty" else bytes([data[0] ^ 1]) + data[1:])
+    before = snapshot(scene.root)
+    for call in (
+        lambda: undo_repair(scene.root, undo_id, allow_data_loss=allowed),
+        lambda: check_undo(entry, [entry], allow_data_loss=allowed),
+        lambda: falling_marks(entry),
+    ):
+        with pytest.raises(StalePlanError) as error:
+            call()
+        assert f"{kept}: the repair {undo_id} cannot be taken back: the kept copy is not " in str(error.value)
+        assert snapshot(scene.root) == before
+        assert list_entries(scene.root) == (entry,)
+
+
+def test_of_a_repair_that_was_taken_back_no_mark_is_told_to_fall(scene: Scene) -> None:
+    """Its copies are gone."""
+    undo_id = truncate(scene, MARK - 5, loss=True)
+    undo_repair(scene.root, undo_id)
+    (entry,) = list_entries(scene.root)
+    assert falling_marks(entry) == ()
+    with pytest.raises(RefusedError, match="was taken back already"):
+        undo_repair(scene.root, undo_id)
+
+
+def test_what_a_repair_wrote_is_not_needed_to_take_it_back(scene: Scene) -> None:
+    """Its copy serves only while the repair may be half-made: nothing was undone where it was damaged."""
+    before = snapshot(scene.root)
+    truncate(scene, MARK - 5, loss=True)
+    (entry,) = list_entries(scene.root)
+    built = [one.built for file in entry.files for one in file.ranges if one.built is not None]
+    assert built
+    for name in built:
+        (entry.path / name).write_bytes(b"x")
+    undo(scene.root)
     assert snapshot(scene.root) == before

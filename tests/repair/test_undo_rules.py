@@ -17,7 +17,8 @@ from tests.counted import Counted, CountedName
 from tests.repair.trees import Crash, crashing_when, snapshot
 from tests.repair.twelve import RECORDS, Damage, Twelve
 from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
-from waltzctl.engine.durable.manifest import KeptFile, KeptRange, PartitionLeft, QuarantineEntry, Stamp
+from waltzctl.engine.durable.manifest import KeptFile, KeptRange, PartitionLeft, QuarantineEntry, RepairState, Stamp
+from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError, WaltzError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair import undo_conditions
@@ -620,10 +621,11 @@ def test_no_mark_falls_where_there_is_none_to_compare(tmp_path: Path, before: in
         d.control.unlink()
     state = None if before is None else SimpleNamespace(size=before)
     file = SimpleNamespace(path=d.control.name, in_place=True, before=state, kept=None, ranges=())
-    assert falling_marks(SimpleNamespace(storage=d.root, path=tmp_path, files=[file])) == ()  # type: ignore[arg-type]
+    entry = SimpleNamespace(state=RepairState.APPLIED, storage=d.root, path=tmp_path, files=[file])
+    assert falling_marks(entry) == ()  # type: ignore[arg-type]
     if not control:
         file.before = SimpleNamespace(size=204)
-        assert falling_marks(SimpleNamespace(storage=d.root, path=tmp_path, files=[file])) == ()  # type: ignore[arg-type]
+        assert falling_marks(entry) == ()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -641,11 +643,15 @@ def test_marks_fall_where_some_are_in_force_before_and_after(
     sound = d.control.read_bytes()
     then(d)
     (tmp_path / "kept").write_bytes(d.control.read_bytes())
+    before = stamp(d.control)
     d.control.write_bytes(sound)
     now(d)
-    file = SimpleNamespace(path=d.control.name, before=SimpleNamespace(size=len(sound)), kept="kept", ranges=())
-    entry = SimpleNamespace(storage=d.root, path=tmp_path, files=[file])
-    assert [(one.name, one.now, one.then) for one in falling_marks(entry)] == [(name, 9, 8) for name in falls]  # type: ignore[arg-type]
+    file = SimpleNamespace(path=d.control.name, before=before, kept="kept", ranges=())
+    for state in (RepairState.APPLIED, RepairState.UNDOING, RepairState.UNDONE, RepairState.PRUNED):
+        wanted = falls if state in (RepairState.APPLIED, RepairState.UNDOING) else []
+        entry = SimpleNamespace(state=state, storage=d.root, path=tmp_path, files=[file])
+        found = falling_marks(entry)  # type: ignore[arg-type]
+        assert [(one.name, one.now, one.then) for one in found] == [(name, 9, 8) for name in wanted]
 
 
 @pytest.mark.parametrize("layout", list(Layout))
