@@ -267,7 +267,9 @@ def _report(console: Console, shown: Object, status: ExitStatus, done: str, othe
         console.sentence(f"NOTHING THAT THIS COMMAND CAN MEND. {otherwise}; verify names what is wrong.")
     following = dict.fromkeys(one["remedy"] for one in shown["findings"] if one["remedy"] is not None)
     if status is not ExitStatus.CLEAN and following:
-        console.sentence("\n".join(["What comes next:", *(f"  {remedy}" for remedy in list(following)[:NEXT_STEPS])]))
+        # what gives records up comes last: a replica may still bring them back
+        ordered = sorted(following, key=lambda remedy: "--allow-data-loss" in remedy.split())
+        console.sentence("\n".join(["What comes next:", *(f"  {remedy}" for remedy in ordered[:NEXT_STEPS])]))
 
 
 def ask(console: Console, plan: Object, touched: Collection[int], *, otherwise: str = UNCHANGED) -> None:

@@ -115,7 +115,9 @@ def storage_kinds() -> Iterable[FindingKind]:
         Code.SEGMENT_KEY, damage,
         "The cluster key in a segment's header differs from the control file's.",
         "If the index entries, the request ids and all replicas agree that the records belong here, the header is"
-        " damaged, and recover restores it. Otherwise the file comes from another cluster: move it away by hand.",
+        " damaged, and recover restores it. Otherwise the file comes from another cluster: move it away by hand. If all"
+        " segments have the same other key, the control file is damaged or another node's: bring it back from a backup"
+        " of this same node, or salvage the records.",
         RECOVER, then=(FROM,),
     )  # fmt: skip
     yield FindingKind(
@@ -177,7 +179,7 @@ def storage_kinds() -> Iterable[FindingKind]:
         "The last record is incomplete or its checksum is wrong, and nothing valid follows.",
         "In the last segment, above the local low-water mark, this is an interrupted write that was never"
         " acknowledged: recover cuts it. So is what stands in another segment behind the transaction in front of the next"
-        " segment's first one. Elsewhere acknowledged data is damaged: recover --from REPLICA.",
+        " segment's first one, if that one is intact. Elsewhere acknowledged data is damaged: recover --from REPLICA.",
         FROM, "in the last segment, above the local low-water mark, or where the next segment continues the log",
         harmless=RECOVER, then=(GIVE_UP,),
     )  # fmt: skip

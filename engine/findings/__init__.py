@@ -4,6 +4,7 @@
 |----------------------|-------------------------------------------------------------------------------------|
 | `finding`            | the `Finding` value itself, and how one is made                                     |
 | `remedies`           | the command line that is the next step                                              |
+| `obstacles`          | what has to be mended first, before the remedy of another finding does anything     |
 | `partition_losses`   | gaps, overlaps, a log that ends too early, missing files                            |
 | `damaged_records`    | damage between records, torn tails, wrong data checksums                            |
 | `headers`, `indexes` | headers of data and index files; index entries                                      |

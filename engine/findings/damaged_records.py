@@ -72,6 +72,7 @@ class Tail:
     `durable_to` the last transaction that is proven to have been durable; -1 for none
     `following`  the first transaction id of the next segment; None where it is not known
     `listed`     number of index entries of records that were lost in the torn tail
+    `begun`      whether the next segment's first record is intact, with the id of its name
     ============ ====================================================================================
     """
 
@@ -80,16 +81,19 @@ class Tail:
     durable_to: int = -1
     following: int | None = None
     listed: int = 0
+    begun: bool = True
 
     def harmless(self, expected: int) -> bool:
         """Whether the torn record was never acknowledged, so that an ordinary crash explains it.
 
         `expected`: the id of the torn record.  Where the next segment begins with it, the tail is what a write left that found no
-        room: release 0.13.2 leaves it in place, and goes on in the next segment.
+        room: release 0.13.2 leaves it in place, and goes on in the next segment.  Its name alone does not tell that, unless
+        nobody was told that the record is durable: where its own first record is damaged, all that is left of it may be here.
         """
-        if not self.last:
-            return self.following == expected
-        return self.mark is not None and expected > max(self.mark, self.durable_to)
+        if not self.last and self.following != expected:
+            return False
+        in_next = not self.last and self.begun
+        return in_next or (self.mark is not None and expected > max(self.mark, self.durable_to))
 
     def lost(self, expected: int) -> int | None:
         """How many acknowledged transactions were lost in the torn tail; None where perhaps none was.
@@ -105,8 +109,10 @@ class Tail:
 
     def why(self, expected: int) -> str:
         """The reason for what `harmless` answers, as a part of a sentence."""
-        if not self.last and self.following == expected:
+        if not self.last and self.following == expected and self.begun:
             return f"and transaction {expected} stands at the beginning of the next segment"
+        if not self.last and self.following == expected:
+            return f"and transaction {expected}, with which the next segment should begin, is not intact there"
         if not self.last:
             return "in a segment that is not the last"
         if self.mark is None:

@@ -22,6 +22,8 @@ class Finding:
     `remedy`         a command line; None where a person must decide
     `missing`        number of transactions missing from `transaction_id` on, without those that another finding
                      counts; None where the number is unknown or none is missing
+    `waits_for`      the code of the finding that has to be mended first (`engine.findings.obstacles`); `remedy` is
+                     that one's
     ================ ============================================================================================
 
     An attribute that does not apply is None.
@@ -38,6 +40,7 @@ class Finding:
     length: int | None = None
     remedy: str | None = None
     missing: int | None = None
+    waits_for: Code | None = None
 
 
 def make_finding(
@@ -80,9 +83,12 @@ def left_by(finding: Finding, storage_directory: PurePath, ran: Ran, mended: Col
 
     `mended`: the partitions that the command changed.  There a finding whose kind is marked `again` keeps its remedy.
     """
-    if CATALOGUE[finding.code].again and finding.partition in mended:
+    code, severity = finding.code, finding.severity
+    if finding.waits_for is not None:
+        code, severity = finding.waits_for, CATALOGUE[finding.waits_for].severity
+    if CATALOGUE[code].again and finding.partition in mended:
         return finding
-    remedy = remedy_for(finding.code, storage_directory, finding.partition, finding.severity, ran)
+    remedy = remedy_for(code, storage_directory, finding.partition, severity, ran)
     return finding if finding.remedy is None else replace(finding, remedy=remedy)
 
 

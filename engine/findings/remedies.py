@@ -43,7 +43,8 @@ def remedy_for(
 ) -> str | None:
     """The command line that is the next step for a finding, or None where a person must decide or the directory is unknown.
 
-    `ran`: the command that was run already and after which the finding remained; the step after it is returned.
+    `ran`: the command that was run already and after which the finding remained; the step after it is returned.  What gives
+    records up keeps the replica that was named: of a lost end it may hold a part, which comes back then.
     """
     kind = CATALOGUE[code]
     steps = kind.remedies(severity or kind.severity)
@@ -56,6 +57,8 @@ def remedy_for(
     command, options = names[0], said[len(names) :]
     if isinstance(storage_directory, MendedInCopy):
         return storage_directory.remedy
+    if ran is not None and "--from" in ran.options and "--allow-data-loss" in options:
+        options = ["--from", "REPLICA", *options]
     words = ["waltzctl", *names, str(storage_directory)]
     if partition is not None and command in ("recover", "rebuild-index"):
         words += ["--partition", str(partition)]

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from waltzctl.engine.durable.file_status import moved_while
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.findings.obstacles import Obstacles
 from waltzctl.engine.inspect.live import Watch, states
 from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
@@ -59,6 +60,7 @@ class PartitionRun:
         self._limits = limits
         self._reports: list[SegmentReport] = []
         self._seen: set[tuple[Code, PurePath | str, int | None]] = set()
+        self.obstacles = Obstacles()
         self._proven: tuple[PartitionView | None, Evidence] | None = None
         self._unlisted: DiskReadError | None = None  # why the directory could not be listed when it was tried last
         self._gone = False  # whether there was none
@@ -129,6 +131,12 @@ class PartitionRun:
 
     def begin(self) -> Iterator[Finding]:
         """The findings about the directory itself."""
+        gone = self.view is None and self._partition.error is None
+        if self.view.special if self.view is not None else gone and places.still_named(self._partition.path):
+            self.obstacles.special(self._context.number)
+        yield from self.obstacles.together(self._of_directory())
+
+    def _of_directory(self) -> Iterator[Finding]:
         if self._partition.error is not None:
             error = self._partition.error
             yield self._context.finding(Code.READ_ERROR, self._partition.path, str(error))
@@ -141,17 +149,20 @@ class PartitionRun:
     def add(self, report: SegmentReport) -> Iterator[Finding]:
         """Add the report of the next job; returns its findings."""
         self._reports.append(report)
-        for finding in report.findings:
+        for finding in self.obstacles.together(report.findings):
             self._seen.add((finding.code, finding.path, finding.offset))
             yield finding
         if not self._partition.whole and report.index_excess is not None:
-            yield report.index_excess
+            yield self.obstacles.behind(report.index_excess)
 
     def finish(self, check_again: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
         """The findings about the partition as a whole: gaps, overlaps, losses, orphaned indexes, strays.
 
         If the directory changed since its segments were checked, they are checked again with `check_again`.  Raises CutShort.
         """
+        yield from map(self.obstacles.behind, self._of_whole(check_again))
+
+    def _of_whole(self, check_again: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
         yield from self.moved()
         view = self._partition.view
         if (

@@ -37,7 +37,7 @@ def _finding_to_json(finding: Finding) -> dict[str, Any]:
         "length": finding.length,
         "remedy": finding.remedy,
         "missing": finding.missing,
-    }
+    }  # not what it waits for: that follows from the findings beside it
 
 
 def _finding_from_json(value: dict[str, Any]) -> Finding:

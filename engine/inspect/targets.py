@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
-from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings import Code, Finding, make_finding, remedy_for
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob, jobs_of
 from waltzctl.engine.log import places
@@ -284,16 +284,16 @@ def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: 
     if key is None:
         key = actual
     elif actual is not None:
-        findings.append(
-            make_finding(
-                Code.SEGMENT_KEY,
-                scope.control_path,
-                f"the control file's cluster key is {key}, every segment's header says {actual}",
-                storage_directory=storage,
-                offset=CONTROL_HEADER.offset_of("cluster_key"),
-                length=CONTROL_HEADER.size_of("cluster_key"),
-            )
+        found = make_finding(
+            Code.SEGMENT_KEY,
+            scope.control_path,
+            f"the control file's cluster key is {key}, every segment's header says {actual}",
+            offset=CONTROL_HEADER.offset_of("cluster_key"),
+            length=CONTROL_HEADER.size_of("cluster_key"),
         )
+        # nothing tells whether the rest of it is this node's: as without a control file, no repair has a place to begin
+        missing = Code.CONTROL_FILE_MISSING
+        findings.append(replace(found, remedy=remedy_for(missing, storage, None), waits_for=missing))
         key = actual
     return ScopeSurroundings(state, held, key, tuple(findings), *_ledger(storage))
 

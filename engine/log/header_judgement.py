@@ -8,7 +8,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding, SegmentFiles
 from waltzctl.engine.findings.headers import (
     FieldSource,
@@ -19,9 +21,11 @@ from waltzctl.engine.findings.headers import (
     header_finding,
 )
 from waltzctl.engine.log.index import MOST_HELD
+from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.view import read_header_of
 from waltzctl.engine.scan.byte_source import ByteSource
-from waltzctl.engine.scan.columns import RecordView
-from waltzctl.engine.scan.scanner import read_record_at
+from waltzctl.engine.scan.columns import RecordRun, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader
 
 
@@ -103,3 +107,21 @@ def _alone(header: SegmentHeader | None) -> Iterator[HeaderFault]:
         yield OtherVersion(header.version)
     if header is not None and (reserved := ReservedByte.of(header.reserved)) is not None:
         yield reserved
+
+
+def begins_whole(path: PurePath, expected: Expected) -> bool:
+    """Whether a data file's header is as expected, and its first record intact, with the id in its name.
+
+    Also where it holds nothing: then nothing of it is damaged, and what was acknowledged is told as missing.  False where it
+    cannot be read: then nothing is known of that record.
+    """
+    try:
+        with open_source(path) as source:
+            if source.size() <= HEADER_SIZE:
+                return True
+            if not expected.met_by(read_header_of(source, source.size())):
+                return False
+            first = next(iter(summarise_records(source, first_transaction_id=expected.first, most=1)), None)
+            return isinstance(first, RecordRun) and first.first_transaction_id == expected.first
+    except (DiskReadError, FileNotFoundError):
+        return False

@@ -20,7 +20,7 @@ from waltzctl.engine.log.target import TargetKind, resolve
 from waltzctl.engine.log.view import FileState, check_partitions, read_control
 from waltzctl.engine.losses import GivenUp, Ids, covered, without
 from waltzctl.engine.repair.arguments import Arguments
-from waltzctl.engine.repair.plan import PlanDraft, Repair
+from waltzctl.engine.repair.plan import PlanDraft, Repair, Step
 from waltzctl.engine.repair.repaired_segments import RepairContext
 from waltzctl.engine.storage.loss_ledger import ledger_path, read_ledger, still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss, Ledger, encode_ledger
@@ -39,13 +39,7 @@ def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark:
     draft, after = context.draft, -1 if mark is None else mark
     if context.lowered_to is not None:
         after = min(after, context.lowered_to)
-    steps = draft.steps[steps_before:]
-    restored: list[Ids] = []
-    for step in steps:
-        if step.action.startswith("restore-"):
-            assert step.from_transaction_id is not None
-            assert step.to_transaction_id is not None
-            restored.append((step.from_transaction_id, step.to_transaction_id + 1))
+    restored = restored_by(draft.steps[steps_before:])
     known = [(loss.first, loss.last + 1) for loss in present]
     for entries, disputed in ((sorted(context.given_up), False), (sorted(context.disputed), True)):
         entered, reached = covered([*known, *restored]), 0
@@ -72,6 +66,17 @@ def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark:
             said = "a replica tells which record is right" if loss.disputed else "what was given up is here again"
             draft.step("settle-accepted-loss", ledger_path(draft.storage), context.partition, said, ids=ids)
             draft.settled.append(loss)
+
+
+def restored_by(steps: Iterable[Step]) -> list[Ids]:
+    """The ids that steps of a plan restore from a replica."""
+    restored: list[Ids] = []
+    for step in steps:
+        if step.action.startswith("restore-"):
+            assert step.from_transaction_id is not None
+            assert step.to_transaction_id is not None
+            restored.append((step.from_transaction_id, step.to_transaction_id + 1))
+    return restored
 
 
 def _held(context: RepairContext) -> Iterable[Ids]:

@@ -185,6 +185,9 @@ class LossPlanner:
             self._undecided(part, loss, f"{found.why}; {said}")
         elif self.replicas and self.rivals.superfluous(part, loss):
             self._remove_bytes(part, loss, "a repeat, or a replica holds another record under its id")
+        elif self.records.join_around(part, loss):
+            why = "no record; in a replica the records on both sides follow one another"
+            self._remove_bytes(part, loss, why, loses=False)
         elif self.context.allow_data_loss and not loss.record_ok and not loss.unread:
             self._split(part, loss)
         else:
@@ -230,11 +233,11 @@ class LossPlanner:
         context.put(behind)
         part.content = content.spliced(loss.offset, content.size(), ())
 
-    def _remove_bytes(self, part: RepairedSegment, loss: Loss, why: str) -> None:
+    def _remove_bytes(self, part: RepairedSegment, loss: Loss, why: str, *, loses: bool = True) -> None:
         assert part.content is not None
         self.context.draft.step(
             "remove-bytes", part.data_path, self.context.partition, why,
-            offset=loss.offset, length=loss.length, loses_data=True,
+            offset=loss.offset, length=loss.length, loses_data=loses,
         )  # fmt: skip
         part.content = part.content.spliced(loss.offset, loss.end, ())
         part.shifted = True
@@ -267,6 +270,7 @@ class LossPlanner:
         if isinstance(found, Proven):
             self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
             return
+        self.context.lacking.append((first, stop))
         if tail is not None and part is not None:
             if self.context.allow_data_loss and not tail.kept:
                 self.cut_tail(part, tail, "the segment is not the last: acknowledged records are given up", loses=True)
@@ -417,12 +421,26 @@ class LossPlanner:
                 stop = max(tail.first + 1, part.first + part.index_entries)
                 context.give_up(tail.first, stop, f"the end of {part.data_path.name} was torn, and may have been more")
 
-    def leave_tail(self, part: RepairedSegment, tail: Loss, why: str, *, following: int | None = None) -> None:
-        """Leave the tail of a segment to the operator; `following`: the first id of the next segment, None for the last one."""
+    def gives_back_first(self, part: RepairedSegment) -> bool:
+        """Whether a replica gives back the record with which a segment should begin, and which is lost there."""
+        assert part.survey is not None
+        first, lost = part.first, part.survey.losses[:1]
+        around, stop = Neighbours(self.witnesses.before(part, first), None), first + 1
+        if lost and lost[0].stop is not None:
+            around, stop = self.witnesses.around(part, lost[0]), lost[0].stop
+        return isinstance(self.records.prove(first, stop, around), Proven)
+
+    def leave_tail(
+        self, part: RepairedSegment, tail: Loss, why: str, *, following: int | None = None, begun: bool = True
+    ) -> None:
+        """Leave the tail of a segment to the operator; `following`: the first id of the next segment, None for the last one.
+
+        `begun`: the next segment's first record is intact.
+        """
         at_end = None
         if not (tail.out_of_order or tail.unread):
             listed = self._listed_in_tail(part, tail) if following is None else 0
-            at_end = Tail(following is None, self.mark, self.durable_to, following, listed)
+            at_end = Tail(following is None, self.mark, self.durable_to, following, listed, begun)
         found = tail.as_finding(self.context.files(part), at_end)
         assert found is not None, "a scan has found it"
         self.context.draft.leave(replace(found, severity=Severity.DAMAGE), why)

@@ -10,7 +10,8 @@ differ, these witnesses decide which run is kept, provided that they agree:
 
 Even then a run is kept only if the other one has no ids beyond it that are nowhere else.  In all other cases the operator
 decides.  ``--allow-data-loss`` keeps the run that reaches further, and of two equally long ones the later segment, which a node
-reads.  A later segment without records is removed, whatever is damaged in the earlier one.
+reads.  A later segment without records is removed, whatever is damaged in the earlier one; and one whose records all stand in the
+earlier one, too, where the end of one of them is torn: if a replica holds them, or with leave.
 
 Without leave, none is removed whose index alone proves that there were transactions which are in neither run
 (`engine.log.evidence`): nothing would tell of them any more.
@@ -77,6 +78,9 @@ class OverlapPlanner:
             return self._remove(
                 earlier, later, "it holds no record, and the segment in front of it goes on", ids_lost=False
             )
+        if self._redundant(earlier, later):
+            goes_on = "the segment in front of it holds the same records, and goes on"
+            return self._remove(earlier, later, goes_on, ids_lost=False)
         open_end = tail is not None and (tail.unread or tail.doubtful or tail.out_of_order or ends[1] < ends[0])
         if earlier.survey.inner or later.survey.inner or open_end:
             return self._leave(earlier, later, ["one of them is damaged: once that is mended, they can be compared"])
@@ -114,6 +118,28 @@ class OverlapPlanner:
         if len(chosen) == 1:
             said.append("but what the other one holds beyond stands nowhere else")
         return self._leave(earlier, later, said)
+
+    def _redundant(self, earlier: RepairedSegment, later: RepairedSegment) -> bool:
+        """Whether a torn pair is no riddle: the later one ends first, and what is intact of it stands in the earlier one, too.
+
+        Where one of them is torn that alone does not suffice: a replica has to hold these records, or leave to be given.
+        """
+        assert earlier.survey is not None
+        assert later.survey is not None
+        tails = [one for one in (earlier.survey.tail, later.survey.tail) if one is not None]
+        unclear = any(one.kept or one.doubtful or one.out_of_order for one in tails)
+        if not tails or unclear or earlier.survey.inner or later.survey.inner:
+            return False
+        first, stop = later.first, later.survey.next_id
+        if stop >= earlier.survey.next_id or not (self.context.allow_data_loss or self.replicas):
+            return False
+        run = self._run(later, first, stop)
+        if not run.equals(self._run(earlier, first, stop)):
+            return False
+        if self.context.allow_data_loss or stop == first:  # nothing of it is intact
+            return True
+        theirs = (replica.runs(self.context.partition, first, stop) for replica in self.replicas)
+        return any(held is not None and run.equals(Content("", tuple(one.span for one in held))) for held in theirs)
 
     def _proves_more(self, earlier: RepairedSegment, later: RepairedSegment) -> bool:
         """Whether the later one's index alone proves a transaction behind both, which is not given up."""

@@ -15,17 +15,18 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import data_gone
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView
-from waltzctl.engine.losses import Covered, DirectoryGone, NoSegment, ShortHeader, covered, without
+from waltzctl.engine.losses import Covered, DirectoryGone, Ids, NoSegment, ShortHeader, covered, without
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import PlanDraft
 from waltzctl.engine.repair.provenance import SegmentSurroundings
 from waltzctl.engine.repair.reconcile import Reconciliation
-from waltzctl.engine.repair.recover_ledger import settle_ledger
+from waltzctl.engine.repair.recover_ledger import restored_by, settle_ledger
 from waltzctl.engine.repair.recover_losses import LossPlanner
 from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from waltzctl.engine.repair.recover_strays import plan_strays
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, open_part, plan_files
 from waltzctl.engine.repair.replicas import ReplicaSegments
+from waltzctl.engine.repair.survey import Survey
 from waltzctl.engine.storage.loss_ledger import still_lost
 from waltzctl.engine.storage.orphans import listed_in
 from waltzctl.formats.accepted_losses import AcceptedLoss
@@ -87,7 +88,8 @@ def plan_partition(
         context.leave(_directory_gone(control, partition), "no replica gives its records")
     for part in sorted(context.segments, key=lambda part: part.first):
         plan_files(context, part)
-    _plan_leftovers(context, walk.expected, end, max(proven.mark, proven.names, proven.with_data))
+    told_to = max(proven.mark, proven.names, proven.with_data)
+    _plan_leftovers(context, walk.expected, end, told_to, restored_by(draft.steps[steps:]))
     if reconciliation is not None:
         reconciliation.finish()
     settle_ledger(context, accepted, mark, steps)
@@ -229,17 +231,39 @@ class _Walk:
                 said = "the next segment holds what belongs there"
                 self.losses.leave_tail(before, tail, said, following=self.expected)
             return
+        if not self._stands_behind(tail.first):
+            if context.allow_data_loss:
+                self.losses.cut_tail(before, tail, "the next segment has lost what belongs behind it", loses=True)
+            else:
+                said = "the next segment has lost what belongs there"
+                self.losses.leave_tail(before, tail, said, following=self.expected, begun=False)
+            return
         context.draft.step(
             "cut-torn-tail", before.data_path, context.partition, "the next segment holds what belongs behind it",
             offset=tail.offset, length=tail.end - tail.offset,
         )  # fmt: skip
         before.content = before.content.spliced(tail.offset, before.content.size(), ())
 
+    def _stands_behind(self, number: int) -> bool:
+        """Whether the segment that is named after a transaction begins with it, or will; or it was never acknowledged."""
+        behind = next((one for one in self.context.segments if one.first == number), None)
+        if behind is None or behind.survey is None or _begins_whole(behind.survey):
+            return True
+        if self.mark is not None and number > max(self.mark, self.losses.durable_to):
+            return True
+        return self.losses.gives_back_first(behind)
+
     def _end(self, last: RepairedSegment | None) -> None:
         if self.expected is not None:
             self.expected = self.losses.end(
                 last, self.expected, self.mark, self.proven, limit=self.end, whole=self.whole
             )
+
+
+def _begins_whole(found: Survey) -> bool:
+    """Whether the first record of a segment is intact, or nothing is in it."""
+    lost = found.losses[:1]
+    return not lost or lost[0].offset > HEADER_SIZE or lost[0].record_ok
 
 
 def _goes_into(before: RepairedSegment, part: RepairedSegment) -> bool:
@@ -275,23 +299,37 @@ def _reach(parts: Sequence[RepairedSegment]) -> int:
     return following
 
 
-def _plan_leftovers(context: RepairContext, expected: int | None, end: int | None, told_to: int) -> None:
+def _plan_leftovers(
+    context: RepairContext, expected: int | None, end: int | None, told_to: int, restored: Sequence[Ids] = ()
+) -> None:
     """Handle indexes without a data file, and data files shorter than their header, unless restored records replaced them.
 
     `expected`: the id after the last record of the partition, None when unknown.  `end`: index entries for ids from `end` on
     (None: unknown) are no loss, as no replica keeps these.  `told_to`: missing ids below it have been reported by the walk.
+    `restored`: the ids that a replica gives back.
     """
-    others = _Others.of(context)
+    others, back, lacking = _Others.of(context), covered(restored), covered(context.lacking)
     for part in context.segments:
         if part.content is not None or (part.data is not None and not part.short):
             continue
         entries = part.index_entries if end is None else max(0, min(part.index_entries, end - part.first))
         if entries:
-            restored = expected is not None and expected >= part.first + entries
-            harmless = part.data is None and (restored or others.cover(part.first, part.first + entries))
-            if harmless and not others.hold_listed(part):
+            ids = part.first, part.first + entries
+            reached = expected is not None and expected >= ids[1]
+            harmless = part.data is None and (reached or others.cover(*ids))
+            # a single entry tells no length: that a replica proves the record is all that can be known
+            alike = harmless and ((entries == 1 and not without(ids, back)) or others.hold_listed(part))
+            lacks = without(ids, lacking) != [ids]
+            if harmless and not alike and context.allow_data_loss and not lacks:
+                context.dispute(
+                    *ids, f"{part.index_path.name}, whose data file is lost, lists other records under these ids"
+                )
+                _remove(context, part, loses=True)
+                continue
+            if harmless and not alike and not context.allow_data_loss:
                 _leave_orphan(context, others, part, entries, "truncate in front of them, or bring the data file back")
                 continue
+            harmless = harmless and alike
         else:
             harmless = (
                 expected is not None

@@ -118,6 +118,7 @@ class RepairContext:
     `given_up`    ranges that the plan gives up, and why they are lost
     `disputed`    ranges with two records per id, of which one is removed without proof which is right; and why
     `confirmed`   ranges whose records here equal a replica's
+    `lacking`     ranges that are missing in front of a segment, and are not restored
     `lowered_to`  value to which the plan lowers the local low-water mark, None when it does not
     ============  ==================================================================================================
     """
@@ -131,6 +132,7 @@ class RepairContext:
     given_up: list[tuple[int, int, str]] = field(default_factory=list)
     disputed: list[tuple[int, int, str]] = field(default_factory=list)
     confirmed: list[tuple[int, int]] = field(default_factory=list)
+    lacking: list[tuple[int, int]] = field(default_factory=list)
     lowered_to: int | None = None
     _by_first: dict[int, RepairedSegment] = field(default_factory=dict)
     _firsts: list[int] = field(default_factory=list)

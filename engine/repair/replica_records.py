@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
-from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaSegments, find_proven
+from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaSegments, find_proven, same_record
 from waltzctl.engine.repair.survey import Loss
 from waltzctl.engine.repair.witnesses import Witnesses, record_at, records_in_a_row
+from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.order import ORDER_WINDOW
 
 
@@ -53,6 +54,30 @@ class ReplicaRecords:
         assert loss.stop is not None
         there = any(one.record(self.context.partition, loss.stop) for one in self.replicas)
         return there and not self.hold(part, loss)
+
+    def join_around(self, part: RepairedSegment, loss: Loss) -> bool:
+        """Whether a damaged place where no id is missing holds no record of its own: a replica has those on both sides of it.
+
+        And, under their ids, all intact records inside it.
+        """
+        unclear = loss.out_of_order or loss.unread or loss.record_ok
+        if loss.stop != loss.first or unclear or not loss.length or not self.hold(part, loss):
+            return False
+        assert part.original is not None  # the loss is of its survey
+        before = self.witnesses.around(part, loss).before
+        if before is not None:
+            theirs = [one.record(self.context.partition, before.transaction_id) for one in self.replicas]
+            if not all(one is None or same_record(before.record, one) for one in theirs):
+                return False
+        return all(
+            self._held(number, record_at(part, offset))
+            for batch in carve_records(part.original, start=loss.offset, stop=loss.end)
+            for number, offset in zip(batch.transaction_id.tolist(), batch.offset.tolist(), strict=True)
+        )
+
+    def _held(self, number: int, record: bytes | None) -> bool:
+        """Whether a replica has this record under this id."""
+        return record is not None and any(one.record(self.context.partition, number) == record for one in self.replicas)
 
     def whole_tail(self, part: RepairedSegment, tail: Loss) -> Proven | None:
         """The tail's records from a replica, if they were written here in full and only bits of them changed; else None.

@@ -49,8 +49,8 @@ PLANS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover_ledger.py",
-        "    steps = draft.steps[steps_before:]",
-        "    steps = draft.steps",
+        "    restored = restored_by(draft.steps[steps_before:])",
+        "    restored = restored_by(draft.steps)",
         ("tests/repair/test_accepted_losses.py",),
         "what an earlier partition's steps do is written down as this one's loss",
     ),

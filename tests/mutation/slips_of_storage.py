@@ -180,8 +180,8 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _TOLD,
-        "return self.following == expected",
-        "return self.following is not None",
+        "if not self.last and self.following != expected:",
+        "if not self.last and self.following is None:",
         _OPENS,
         "a torn record of a sealed segment is cut at opening",
     ),

@@ -245,7 +245,8 @@ INSPECTIONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/inspect/partition_runs.py",
-        "        if not self._partition.whole and report.index_excess is not None:\n            yield report.index_excess\n",
+        "        if not self._partition.whole and report.index_excess is not None:\n"
+        "            yield self.obstacles.behind(report.index_excess)\n",
         "",
         ("tests/inspect/test_last_steps.py",),
         "an index with too many entries is right where only some segments are looked at",

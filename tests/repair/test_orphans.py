@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory, digest, make_records
-from tests.repair.scenes import Scene, actions, codes, recover, undecided
+from tests.repair.scenes import Scene, actions, codes, recover, recovered, undecided
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
@@ -18,6 +18,7 @@ from waltzctl.engine.scan.columns import Damage, RecordRun
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.storage import orphans
 from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.segment import Record, segment_name
 
 
@@ -49,18 +50,54 @@ def test_a_second_copy_makes_it_a_left_over(scene: Scene) -> None:
     assert scene.intact_ids() == list(range(130))
 
 
-@pytest.mark.parametrize("loss", [False, True])
-def test_other_records_under_the_same_ids_are_no_copy(scene: Scene, *, loss: bool) -> None:
+def test_other_records_under_the_same_ids_are_no_copy(scene: Scene) -> None:
     """The true ones are lost, and which of both was meant to be cut only a person knows."""
     reach_over(scene, same=False)
     assert severity(scene.root) == ["damage"]
     before = digest(scene.root)
-    repair, _ = recover(scene, loss=loss)
+    repair, _ = recover(scene)
     assert (actions(repair), undecided(repair)) == ([], ["index-orphan"])
     with StorageDirectory.open(scene.root) as storage:
         assert storage.partitions[0].quarantined
     assert {name: one for name, one in digest(scene.root).items() if not name.startswith(".")} == before
     assert "index-orphan" in codes(scene.root)
+
+
+def test_with_leave_their_ids_are_disputed_until_a_replica_tells(scene: Scene) -> None:
+    """The command that was named for them did nothing."""
+    reach_over(scene, same=False)
+    repair, _ = recover(scene, loss=True)
+    assert actions(repair) == ["remove-orphan-index", "accept-loss"]
+    (loss,) = read_ledger(scene.root).losses
+    assert (loss.first, loss.last, loss.disputed) == (100, 129, True)
+    assert codes(scene.root) == {"loss-accepted"}
+    _, result = recover(scene, scene.replica)
+    assert result.exit_status_name == "clean"
+    assert scene.intact_ids() == list(range(130))
+
+
+def test_a_single_entry_is_believed_to_be_what_a_replica_gives_back(tmp_path: Path) -> None:
+    """It tells no length; the segment came back, and its index was named for ever."""
+    records = make_records(12)
+    replica = build_directory(tmp_path / "r", {0: [records]}, local_low_water_mark=11)
+    root = build_directory(tmp_path / "d", {0: [records[:4], records[4:11], records[11:]]}, local_low_water_mark=11)
+    for first in (4, 11):
+        (root / "0" / segment_name(first)).unlink()
+    assert recovered(root, replica)[1].status == "clean"
+
+
+@pytest.mark.parametrize("ends", [5, 6])
+def test_an_index_in_a_gap_is_given_up_with_what_it_lists(tmp_path: Path, ends: int) -> None:
+    """The command that was named for it did nothing, so that it was named again and again."""
+    records = make_records(12)
+    root = build_directory(tmp_path / "d", {0: [records[:ends], records[ends:8], records[8:]]}, local_low_water_mark=11)
+    (root / "0" / segment_name(ends)).unlink()
+    repair, _ = recovered(root, loss=True)
+    assert actions(repair) == ["remove-orphan-index", "accept-loss"]
+    assert [(one.first, one.last, one.disputed) for one in read_ledger(root).losses] == [(ends, 7, False)]
+    assert codes(root) == {"segment-gap", "loss-accepted"}
+    replica = build_directory(tmp_path / "r", {0: [records]}, local_low_water_mark=11)
+    assert recovered(root, replica)[1].status == "clean"
 
 
 def test_an_index_is_compared_only_with_data_files_that_reach_its_ids(

@@ -139,9 +139,7 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
         lambda d: (d.put(4, [4, 5, 7], of=[4, 5, 7]), d.insert(4, at(5), bytes(60))),
         lambda d: None,
         """
-        replica: restore-record 4.seg 6..6 [308+0]; rebuild-index 4.idx; = make 4.seg of 428; = make 4.idx of
-          160; ? record-checksum 5 x0 in 4 [188+60]
-        loss replica: restore-record 4.seg 6..6 [308+0]; remove-bytes 4.seg [188+60] loses; rebuild-index 4.idx;
+        replica, loss replica: restore-record 4.seg 6..6 [308+0]; remove-bytes 4.seg [188+60]; rebuild-index 4.idx;
           = make 4.seg of 368; = make 4.idx of 160
         """,
     ),

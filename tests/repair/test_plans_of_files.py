@@ -50,7 +50,8 @@ CASES: dict[str, tuple[Damage, str]] = {
     "the same records twice, the later torn": (
         lambda d: (d.put(4, range(4, 12)), d.cut(8, 128 + 2 * SIZE - 3)),
         """
-        unasked, loss, replica: rebuild-index 8.idx; = make 8.idx of 144; ? segment-overlap 8 in 8
+        unasked: rebuild-index 8.idx; = make 8.idx of 144; ? segment-overlap 8 in 8
+        loss, replica: remove-segment 8.seg 8..8 [0+245]; remove-index 8.idx 8..8 [0+160]; = remove 8.seg; = remove 8.idx
         """,
     ),
     "the same records twice, the later torn where the earlier ends": (
@@ -64,7 +65,8 @@ CASES: dict[str, tuple[Damage, str]] = {
     "the same records twice, the later torn one in front of where the earlier ends": (
         lambda d: (d.put(4, range(4, 10)), d.put(8, range(8, 10)), d.cut(8, 128 + 2 * SIZE - 3)),
         """
-        unasked, loss, replica: ? segment-overlap 8 in 8
+        unasked: ? segment-overlap 8 in 8
+        loss, replica: remove-segment 8.seg 8..8 [0+245]; remove-index 8.idx 8..8 [0+144]; = remove 8.seg; = remove 8.idx
         """,
     ),
     "other records twice, the earlier torn": (

@@ -218,7 +218,9 @@ CASES: dict[str, tuple[Damage, str]] = {
     "an inner data file": (
         lambda d: d.drop(4, index=False),
         """
-        unasked, loss: ? segment-gap 4 x4 in 8; ? index-orphan 4 x4 in 4
+        unasked: ? segment-gap 4 x4 in 8; ? index-orphan 4 x4 in 4
+        loss: remove-orphan-index 4.idx [0+160] loses; accept-loss ledger 4..7 loses; = remove 4.idx; = make ledger;
+          ? segment-gap 4 x4 in 8
         replica: restore-segment 4.seg 4..7 [128+240]; = make 4.seg of 368
         """,
     ),

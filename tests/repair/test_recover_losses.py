@@ -29,6 +29,7 @@ from tests.repair.scenes import (
     undecided,
 )
 from tests.repair.trees import snapshot
+from tests.repair.twelve import RECORDS, Twelve, at, planned
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.checksums import crc32
@@ -645,3 +646,59 @@ def test_wrong_ids_in_front_of_a_torn_end_come_back_with_it(tmp_path: Path, left
     (path / "0" / index_name(0)).unlink()
     _, result = recovered(path, replica)
     assert (data.read_bytes(), result.exit_status_name) == (own if alike else own[: -len(body(right[9:]))], "clean")
+
+
+JUNK = bytes(28) + b"\xff\xff\xff\xfe" + bytes(20)
+"""A record's header with a negative length, and no record."""
+
+
+@pytest.mark.parametrize("number", [8, 9, 11])
+@pytest.mark.parametrize("held", ["nothing", "a repeat", "another record"])
+def test_bytes_between_records_that_follow_one_another_go_where_a_replica_has_both(
+    tmp_path: Path, number: int, held: str
+) -> None:
+    """The command that verify names for them did nothing, in front of the last record, too."""
+    other = Record.make(3, RECORDS[3].request_id, 0, b"never was there")
+    junk = JUNK + {"nothing": b"", "a repeat": RECORDS[3].encode(), "another record": other.encode()}[held] + b"junk"
+
+    def damage(twelve: Twelve) -> None:
+        twelve.insert(8, at(number), junk)
+
+    place = f"[{at(number)}+{len(junk)}]"
+    told = planned(tmp_path / "replica", damage, "replica")
+    if held == "another record":
+        assert told[-1] == f"? record-length {number} x0 in 8 {place}"
+    else:
+        assert told == [f"remove-bytes 8.seg {place}", "= make 8.seg of 368"]
+    assert planned(tmp_path / "unasked", damage)[-1] == f"? record-length {number} x0 in 8 {place}"
+    assert planned(tmp_path / "loss", damage, "loss")[0] == f"remove-bytes 8.seg {place} loses"
+
+
+@pytest.mark.parametrize("without", [8, 9])
+def test_bytes_between_records_stay_where_the_replica_has_not_both(tmp_path: Path, without: int) -> None:
+    def replica(twelve: Twelve) -> None:
+        twelve.put(8, [8, 9, 10, 11], other=[without])
+
+    told = planned(tmp_path, lambda twelve: twelve.insert(8, at(9), JUNK), "replica", replica=replica)
+    assert told[-1] == f"? record-length 9 x0 in 8 [{at(9)}+{len(JUNK)}]"
+
+
+@pytest.mark.parametrize("mark", [7, 8])
+@pytest.mark.parametrize("damaged", [8, 9])
+def test_what_is_left_of_a_record_stays_where_the_next_segment_has_lost_it(
+    tmp_path: Path, damaged: int, mark: int
+) -> None:
+    """It was cut as nothing that matters, since the next segment's name says that the record begins it."""
+
+    def damage(twelve: Twelve) -> None:
+        twelve.mark(mark)
+        twelve.insert(4, at(7) + 60, RECORDS[8].encode()[:50])
+        twelve.spoil(damaged)
+
+    sealed = [f"cut-torn-tail 4.seg [{at(7) + 60}+50]"]
+    unasked, replica, loss = (planned(tmp_path / (way or "unasked"), damage, way) for way in ("", "replica", "loss"))
+    assert unasked[:1] == (sealed if damaged == 9 or mark == 7 else [f"? torn-tail 8 x0 in 4 [{at(7) + 60}+50]"])
+    assert replica[0] == sealed[0]
+    assert "restore-record 8.seg" in replica[1]
+    assert loss[0] == (sealed[0] if damaged == 9 or mark == 7 else f"cut-torn-tail 4.seg 8..8 [{at(7) + 60}+50] loses")
+    assert f"accept-loss ledger {damaged}..{damaged} loses" in loss

@@ -201,11 +201,52 @@ def test_what_is_restored_behind_an_overlap_follows_the_record_in_front_of_it(tm
     path = build(tmp_path / "d", [records(0, 20), records(15, stop)], mark=20)
     target = path / "0" / segment_name(0)
     target.write_bytes(target.read_bytes()[:-3])
+    theirs = replica / "0" / segment_name(0)
+    data, place = theirs.read_bytes(), HEADER_SIZE + sum(one.size for one in records(0, 15))
+    theirs.write_bytes(
+        data[: place + 9] + b"\xff" + data[place + 10 :]
+    )  # or what is in both would be known to be right
     repair, result = recovered(path, replica)
     assert (bool(actions(repair)), repair.plan.loses_data) == (True, False)
     assert "record-order" not in [one.code for one in result.findings]
     held = [one.transaction_id for one in dump_records(path) if not isinstance(one, Finding)]
     assert held == [*range(19), *range(15, stop), 19, 20]
+
+
+def two_torn(path: Path, stop: int, mark: int, seed: int = 0) -> Path:
+    """Transaction 19 is torn in the earlier segment, and the last one in the later, which begins with 15."""
+    build(path, [records(0, 20), records(15, stop, seed=seed)], mark=mark)
+    for first in (0, 15):
+        target = path / "0" / segment_name(first)
+        target.write_bytes(target.read_bytes()[:-3])
+    return path
+
+
+@pytest.mark.parametrize("mark", [5, 22])
+@pytest.mark.parametrize("stop", [16, 18, 19, 20, 21])
+def test_of_two_torn_copies_the_shorter_goes_where_a_replica_has_its_records(
+    tmp_path: Path, stop: int, mark: int
+) -> None:
+    """A second repair was needed, though the first one said that to give records up comes next; or nothing was done at all."""
+    replica = build(tmp_path / "r", [records(0, 23)], mark=mark)
+    repair, result = recovered(two_torn(tmp_path / "d", stop, mark), replica)
+    assert (result.status, repair.plan.loses_data) == ("clean", False)
+    assert stored(tmp_path / "d") == records(0, 23 if mark == 22 else max(stop - 1, 19))
+
+
+@pytest.mark.parametrize("stop", [16, 18, 19])
+@pytest.mark.parametrize("seed", [0, 9])
+def test_of_two_torn_copies_the_shorter_stays_where_nobody_has_its_records(
+    tmp_path: Path, stop: int, seed: int
+) -> None:
+    """Neither unasked nor, as there are other records, with a replica; with leave it goes if it holds the same."""
+    path = two_torn(tmp_path / "d", stop, 22, seed)
+    assert plan_recover(age(path)).plan.steps == ()
+    replica = build(tmp_path / "r", [records(0, 15)], mark=22)
+    wanted = stop == 16  # nothing of it is intact
+    assert ("remove-segment" in [one.action for one in plan_recover(path, replicas=[replica]).plan.steps]) is wanted
+    repair = plan_recover(path, allow_data_loss=True)
+    assert ("remove-segment" in [one.action for one in repair.plan.steps]) is (seed == 0 or wanted)
 
 
 @pytest.mark.parametrize("change", ["torn", "flipped"])

@@ -489,9 +489,9 @@ def decided(*, loss: bool, replica: bool, against: bool, whole: Proven | None = 
         planner.said.append(f"asked {first}..{stop - 1}")
         return Refusal("why not") if whole is None else whole
 
-    context = SimpleNamespace(allow_data_loss=loss, partition=0, segments=[])
+    context = SimpleNamespace(allow_data_loss=loss, partition=0, segments=[], lacking=[])
     planner = Decided(context, [SimpleNamespace()] if replica else [], mark, 9)  # type: ignore[arg-type, list-item]
-    planner.records = SimpleNamespace(prove=prove, whole_tail=lambda *_: whole)  # type: ignore[assignment]
+    planner.records = SimpleNamespace(prove=prove, whole_tail=lambda *_: whole, join_around=lambda *_: False)  # type: ignore[assignment]
     planner.rivals = SimpleNamespace(superfluous=lambda *_: against)  # type: ignore[assignment]
     planner.witnesses = SimpleNamespace(before=lambda *_: None, behind=lambda *_: None, around=lambda *_: None)  # type: ignore[assignment]
     context.give_up = lambda first, stop, why: planner.said.append(f"given up {first}..{stop - 1}")

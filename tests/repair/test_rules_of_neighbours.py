@@ -53,7 +53,7 @@ def part(
 
 def among(*parts: RepairedSegment) -> RepairContext:
     segments = sorted(parts, key=lambda one: one.first)
-    return SimpleNamespace(segments=segments, partition=0)  # type: ignore[return-value]  # of which only these are looked at
+    return SimpleNamespace(segments=segments, partition=0, lacking=[])  # type: ignore[return-value]  # of which only these are looked at
 
 
 @pytest.mark.parametrize(
@@ -411,6 +411,7 @@ STAYS, IN_FRONT = (
     "left: truncate in front of them, or bring the data file back",
     "left: transactions in front of 4 are missing",
 )
+DISPUTED = "disputed 4..6"
 
 
 @pytest.mark.parametrize(
@@ -419,12 +420,12 @@ STAYS, IN_FRONT = (
         (left_over(3), [], 7, None, True, [GONE], [GONE]),
         (left_over(3), [], 6, None, True, ["left: "], [LOST, AWAY]),
         (left_over(3), [], 8, None, True, [GONE], [GONE]),
-        (left_over(3), [], 7, None, False, [STAYS], [STAYS]),
+        (left_over(3), [], 7, None, False, [STAYS], [DISPUTED, AWAY]),
         (left_over(3), [], None, None, True, ["left: "], [LOST, AWAY]),
         (left_over(3), [part(0, 7)], None, None, True, [GONE], [GONE]),
         (left_over(3), [part(0, 7)], 2, None, True, [GONE], [GONE]),
         (left_over(3), [part(0, 6)], None, None, True, ["left: "], [LOST, AWAY]),
-        (left_over(3), [part(0, 7)], None, None, False, [STAYS], [STAYS]),
+        (left_over(3), [part(0, 7)], None, None, False, [STAYS], [DISPUTED, AWAY]),
         (left_over(3), [], 3, 7, True, ["left: "], [LOST, AWAY]),
         (left_over(9), [], 3, 7, True, ["left: "], [LOST, AWAY]),
         (left_over(3), [], 3, 5, True, ["left: "], ["given up 4..4", AWAY]),
@@ -460,8 +461,42 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
         context.allow_data_loss = allowed
         context.give_up = lambda first, stop, _: said.append(f"given up {first}..{stop - 1}")  # type: ignore[method-assign]
         context.leave = lambda what, why: said.append(SHORT)  # type: ignore[method-assign]
+        context.dispute = lambda first, stop, _: said.append(f"disputed {first}..{stop - 1}")  # type: ignore[method-assign]
         _plan_leftovers(context, expected, end, 0)
         assert said == wanted
+
+
+@pytest.mark.parametrize(
+    ("lacking", "entries", "restored", "listed", "unasked", "loss"),
+    [
+        ((2, 4), 3, [], False, "STAYS", "disputed 4..6, AWAY"),
+        ((2, 5), 3, [], False, "STAYS", "given up 4..6, AWAY"),
+        ((6, 8), 3, [], False, "STAYS", "given up 4..6, AWAY"),
+        ((7, 8), 3, [], False, "STAYS", "disputed 4..6, AWAY"),
+        ((6, 8), 3, [], True, "GONE", "GONE"),
+        ((8, 9), 1, [], False, "STAYS", "disputed 4..4, AWAY"),
+        ((8, 9), 1, [(4, 5)], False, "GONE", "GONE"),
+        ((8, 9), 1, [(5, 6)], False, "STAYS", "disputed 4..4, AWAY"),
+        ((8, 9), 2, [(4, 6)], False, "STAYS", "disputed 4..5, AWAY"),
+    ],
+)
+def test_what_becomes_of_an_index_whose_transactions_are_missing_or_come_back(
+    monkeypatch: pytest.MonkeyPatch, lacking: tuple[int, int], entries: int, restored: list[tuple[int, int]],
+    unasked: str, loss: str, *, listed: bool,
+) -> None:  # fmt: skip
+    """The end of the partition is known, and far behind it."""
+    said: list[str] = []
+    monkeypatch.setattr(_Others, "hold_listed", lambda *_: listed)
+    monkeypatch.setattr(recover_partition, "_remove", lambda *_, loses: said.append("AWAY" if loses else "GONE"))
+    monkeypatch.setattr(recover_partition, "_leave_orphan", lambda *_: said.append("STAYS"))
+    for allowed, wanted in ((False, unasked), (True, loss)):
+        said.clear()
+        context = among(left_over(entries))
+        context.allow_data_loss, context.lacking = allowed, [lacking]
+        context.give_up = lambda first, stop, _: said.append(f"given up {first}..{stop - 1}")  # type: ignore[method-assign]
+        context.dispute = lambda first, stop, _: said.append(f"disputed {first}..{stop - 1}")  # type: ignore[method-assign]
+        _plan_leftovers(context, 20, None, 0, restored)
+        assert ", ".join(said) == wanted
 
 
 def test_each_left_over_is_judged_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,6 +546,7 @@ def inside(stop: int, **more: object) -> Loss:
 
 DAMAGED = "left: one of them is damaged: once that is mended, they can be compared"
 LATER_TORN = "left: the later one is torn"
+ENDS_FIRST = "8 goes: the segment in front of it holds the same records, and goes on"
 FRONT_SAME = "8 goes: the segment in front of it holds the same records"
 NEXT_SAME = "4 is cut: the next segment holds the same records"
 DIFFER = "both runs differ and nothing tells which is right"
@@ -530,7 +566,7 @@ REPLICA, JOINS, REACHES = (
         ((10, 11), (None, None), True, NEXT_SAME, None),
         ((10, 10), (inside(10), None), True, NEXT_SAME, None),
         ((10, 11), (inside(10), None), True, NEXT_SAME, None),
-        ((10, 9), (inside(10), None), True, DAMAGED, None),
+        ((10, 9), (inside(10), None), True, DAMAGED, ENDS_FIRST),
         ((10, 10), (inside(10, doubtful=True), None), True, DAMAGED, None),
         ((10, 11), (inside(10, unread=True), None), True, DAMAGED, None),
         ((10, 11), (inside(10, cause=Code.RECORD_ORDER), None), True, DAMAGED, None),
@@ -538,7 +574,14 @@ REPLICA, JOINS, REACHES = (
         ((10, 10), (None, INNER), True, DAMAGED, None),
         ((10, 10), (None, inside(10)), True, NEXT_SAME, None),
         ((10, 11), (None, inside(11)), True, NEXT_SAME, None),
-        ((10, 9), (None, inside(9)), True, LATER_TORN, None),
+        ((10, 9), (None, inside(9)), True, LATER_TORN, ENDS_FIRST),
+        ((10, 9), (inside(10), inside(9)), True, DAMAGED, ENDS_FIRST),
+        ((10, 8), (inside(10), inside(8)), True, DAMAGED, ENDS_FIRST),
+        ((10, 9), (inside(10), None), False, DAMAGED, None),
+        ((10, 9), (inside(10, doubtful=True), None), True, DAMAGED, None),
+        ((10, 9), (inside(10), inside(9, unread=True)), True, DAMAGED, None),
+        ((10, 9), (inside(10), inside(9, cause=Code.RECORD_ORDER)), True, DAMAGED, None),
+        ((10, 9), (INNER, inside(9)), True, DAMAGED, None),
         ((10, 10), (None, None), False, BOTH.format("nothing", "nothing"), f"4 is cut, loses: 8 is kept: {DIFFER}; {READ}"),
         ((10, 11), (None, None), False, BOTH.format("nothing", "nothing"), f"4 is cut, loses: 8 is kept: {DIFFER}; {FURTHER}"),
         ((10, 9), (None, None), False, BOTH.format("nothing", "nothing"), f"8 goes, loses: 4 is kept: {DIFFER}; {FURTHER}"),
@@ -553,7 +596,7 @@ def test_what_becomes_of_two_segments_with_the_same_ids(
         assert planner.said == [wanted]
         assert set(planner.ids) <= {(8, min(ends))}
         assert outcome is (Outcome.LEFT if "left" in wanted else Outcome.REMOVED if "goes" in wanted else Outcome.CUT)
-        assert disputed == ([(8, min(ends))] if allowed and loss else [])
+        assert disputed == ([(8, min(ends))] if allowed and loss not in (None, ENDS_FIRST) else [])
 
 
 def overlapping(

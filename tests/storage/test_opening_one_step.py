@@ -105,6 +105,35 @@ def test_a_torn_tail_in_front_of_an_empty_segment_hides_no_loss(
             assert [one.missing for one in told if one.severity is Severity.DAMAGE] == ([] if lost is None else [lost])
 
 
+@pytest.mark.parametrize("last", [19, 10])
+@pytest.mark.parametrize(("mark", "harmless"), [(9, True), (10, False), (19, False)])
+@pytest.mark.parametrize(
+    ("start", "place", "matters"), [(0, 13, True), (0, HEADER_SIZE + 9, True), (1, -1, True), (1, 9, False)]
+)
+def test_a_torn_tail_is_no_left_over_where_the_next_segment_has_lost_that_transaction(
+    tmp_path: Path, mark: int, last: int, start: int, place: int, *, harmless: bool, matters: bool
+) -> None:
+    """Its name alone vouched for the transaction: a node cut what is left of it, and never looked into the next segment."""
+    records = built(tmp_path, last + 1, mark=min(mark, last))
+    _tear(tmp_path, 0)
+    target = data_path(tmp_path, 10)
+    data = bytearray(target.read_bytes())
+    place += start * (HEADER_SIZE + records[10].size)
+    if place < len(data):  # in the cluster's key, at both ends of the first record, or in the one behind it
+        data[place] ^= 1
+    target.write_bytes(data)
+    found = [one for one in verify([age(tmp_path)]) if isinstance(one, Finding) and one.segment == 0]
+    harmless |= not matters
+    assert [(one.code, one.severity is Severity.REPAIRABLE, one.missing) for one in found] == [
+        ("torn-tail", harmless, 0)
+    ]
+    before = data_path(tmp_path).read_bytes()
+    with opened(tmp_path) as storage:
+        if not harmless:
+            assert storage.partition(0).quarantined
+    assert (data_path(tmp_path).read_bytes() == before) or harmless
+
+
 def _tear(storage: Path, listed: int) -> None:
     """Put a part of transaction 10 behind the first segment, and entries of it and of what might follow into its index."""
     with data_path(storage).open("ab") as data, index_path(storage).open("ab") as index:

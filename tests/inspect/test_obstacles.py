@@ -1,0 +1,97 @@
+"""What has to be mended before the remedy of another finding does anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
+from waltzctl.engine.findings.obstacles import Obstacles
+from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.segment import index_name, segment_name
+
+STORAGE = Path("/d")
+RECOVER = "waltzctl recover /d --partition 0"
+FROM = f"{RECOVER} --from REPLICA"
+SALVAGE = "waltzctl salvage /d --to DIR"
+GIVE_UP = frozenset({"--allow-data-loss"})
+
+
+def found(code: Code, segment: int | None = 8, partition: int | None = 0, *, index: bool = False) -> Finding:
+    path = STORAGE / CONTROL_FILE_NAME
+    if segment is not None:
+        path = STORAGE / "0" / (index_name(segment) if index else segment_name(segment))
+    return make_finding(code, path, "", storage_directory=STORAGE, partition=partition, segment=segment)
+
+
+@pytest.mark.parametrize("header", [Code.SEGMENT_KEY, Code.SEGMENT_PARTITION, Code.SEGMENT_NAME, Code.UNKNOWN_VERSION])
+@pytest.mark.parametrize(
+    ("code", "segment", "waits"),
+    [
+        (Code.RECORD_ORDER, 8, True),
+        (Code.RECORD_ORDER, 7, False),
+        (Code.RECORD_ORDER, 9, False),
+        (Code.INDEX_SHORT, 8, True),
+        (Code.INDEX_SHORT, 9, False),
+        (Code.SEGMENT_OVERLAP, 8, True),
+        (Code.SEGMENT_OVERLAP, 0, True),
+        (Code.SEGMENT_OVERLAP, 16, True),
+        (Code.ACKNOWLEDGED_MISSING, 7, True),
+        (Code.DURABLE_MISSING, 8, True),
+        (Code.ACKNOWLEDGED_MISSING, 9, False),
+        (Code.SEGMENT_GAP, 9, False),
+    ],
+)
+@pytest.mark.parametrize("together", [False, True])
+def test_of_a_file_that_may_be_nobodys_nothing_else_is_mended(
+    header: Code, code: Code, segment: int, *, waits: bool, together: bool
+) -> None:
+    obstacles, first, one = Obstacles(), found(header), found(code, segment)
+    told = list(obstacles.together([one, first]) if together else map(obstacles.behind, [first, one]))
+    behind = told[0] if together else told[1]
+    assert first in told
+    assert (behind.remedy, behind.waits_for) == ((RECOVER, header) if waits else (one.remedy, None))
+    after = left_by(behind, STORAGE, Ran("recover", frozenset({"--from"})))
+    if waits:
+        assert after.remedy is None, "what gives records up would do nothing"
+
+
+@pytest.mark.parametrize("code", [Code.RECORD_ORDER, Code.SEGMENT_OVERLAP])
+def test_another_partition_waits_for_nothing(code: Code) -> None:
+    obstacles, one = Obstacles(), found(code, 8, 1)
+    assert [obstacles.behind(each) for each in (found(Code.SEGMENT_KEY), one)][1] == one
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (Code.CONTROL_FILE_MISSING, SALVAGE),
+        (Code.CONTROL_FILE_SIZE, "waltzctl recover /d"),
+        (Code.SPECIAL_FILE, None),
+        (Code.JOURNAL_PENDING, None),
+    ],
+)
+def test_everything_waits_for_the_control_file(code: Code, remedy: str | None) -> None:
+    obstacles = Obstacles()
+    first = obstacles.behind(found(code, None, None))
+    assert first.remedy == remedy
+    for one in (found(Code.RECORD_ORDER), found(Code.INDEX_SHORT, index=True)):
+        behind = obstacles.behind(one)
+        assert (behind.remedy, behind.waits_for) == (remedy, code)
+
+
+def test_beside_a_special_file_only_indexes_are_mended() -> None:
+    obstacles = Obstacles()
+    obstacles.special(0)
+    behind = [obstacles.behind(found(one)) for one in (Code.RECORD_ORDER, Code.INDEX_SHORT)]
+    assert [one.remedy for one in behind] == [None, "waltzctl rebuild-index /d --partition 0"]
+    assert left_by(behind[0], STORAGE, Ran("recover")).remedy is None
+
+
+def test_what_gives_records_up_keeps_the_replica_that_was_named() -> None:
+    """It may hold a part of them, which was given up as well."""
+    one = found(Code.DURABLE_MISSING)
+    assert one.remedy == FROM
+    assert left_by(one, STORAGE, Ran("recover", frozenset({"--from"}))).remedy == f"{FROM} --allow-data-loss"
+    assert left_by(one, STORAGE, Ran("recover", frozenset({"--from"}) | GIVE_UP)).remedy is None

@@ -1,0 +1,47 @@
+"""Of directories damaged by chance every command that is printed is carried out, as far as they lead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.memory import in_memory
+from tests.trust.damage import draw
+from tests.trust.remedies import walked
+
+DIRECTORIES, MANY, PART = 320, 8000, 10
+BROKE = (10, 28, 29, 33, 38, 42, 44, 47, 60, 142)
+"""Seeds of directories in which a command was refused or did nothing, led back, or gave up what the replica has."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    with in_memory(tmp_path) as one:
+        yield one
+
+
+@pytest.mark.turns(8)
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, DIRECTORIES, PART),
+        *(pytest.param(one, marks=pytest.mark.long) for one in range(DIRECTORIES, MANY, PART)),
+    ],
+)
+def test_what_is_printed_leads_to_the_end_and_costs_no_record(first: int, place: Path) -> None:
+    lines: list[str] = []
+    for seed in range(first, first + PART):
+        damaged = draw(seed)
+        way, broken = walked(damaged, place / str(seed))
+        if broken:
+            lines += [str(damaged), *(f"    {one}" for one in way.steps), *(f"  ! {one}" for one in broken)]
+    assert not lines, "\n".join(lines)
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("seed", BROKE)
+def test_what_led_astray_once_leads_on(seed: int, place: Path) -> None:
+    way, broken = walked(draw(seed), place)
+    assert not broken, "\n".join([*way.steps, *broken])
