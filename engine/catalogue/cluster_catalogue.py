@@ -86,6 +86,7 @@ def cluster_kinds() -> Iterable[FindingKind]:
     yield FindingKind(
         Code.SERVER_DIFFERS, repairable,
         "The partitions that a log server serves are not those of the assignment, or the assignment was made for other"
-        " servers than those that are alive.",
-        "Just after a change this passes by itself. If it lasts, the server does not follow the metadata: restart it.",
+        " servers than those that are alive, or several of them have one address.",
+        "Just after a change, or a restart, this passes by itself. If it lasts, the server does not follow the metadata:"
+        " restart it; where two have one address, start each with an --advertised-host of its own.",
     )  # fmt: skip

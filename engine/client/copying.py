@@ -354,9 +354,7 @@ class Copy:
     async def _copy(self) -> None:
         plan, partition, session = self._plan, self._partition, self._plan.session_id
         kept = plan.keep
-        if (
-            plan.last > plan.keep
-        ):  # without a cut in the plan none is asked for: it would remove what another copy has written
+        if plan.last > plan.keep:  # a cut that is not in the plan would remove what another copy has written
             kept = await self._data.truncate(session, partition, plan.keep, offline=True)
         if kept != plan.keep:
             raise ProtocolError(

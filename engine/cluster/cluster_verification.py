@@ -135,8 +135,8 @@ class ClusterVerification:
         for endpoint, ids in at.items():
             if len(ids) > 1:
                 text = (
-                    f"servers {', '.join(ids)} have this address, and clients reach only one of them: start each with an"
-                    " --advertised-host of its own"
+                    f"servers {', '.join(ids)} have this address, and clients reach only one of them: if the others run,"
+                    " start each with an --advertised-host of its own"
                 )
                 yield self._finding(Code.SERVER_DIFFERS, endpoint, text)
         if servers and not self._state.assignment_is_current:

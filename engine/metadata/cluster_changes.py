@@ -199,12 +199,8 @@ async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode:
         first, *rest = _transactions(deletions)
         try:
             await store.commit(first)
-        except (
-            NodeMissingError,
-            NodeVersionError,
-            NodeNotEmptyError,
-        ):  # somebody wrote meanwhile: is it what was agreed to?
-            continue
+        except (NodeMissingError, NodeVersionError, NodeNotEmptyError):
+            continue  # somebody wrote meanwhile: is it what was agreed to?
         for changes in rest:
             await store.commit(changes)
         return steps
@@ -220,13 +216,11 @@ async def _deletion(store: MetadataStore, name: str | None) -> tuple[Steps, list
         )
     content = hashlib.sha256()
     deletions: list[Delete] = []
+    at_work: str | None = None
     for path in await _tree(store, ""):
         data, state = await store.get(path)
         if state.ephemeral:
-            advice = "wait for the other tool" if path == LOCK_PATH else "stop the log servers first"
-            raise RefusedError(
-                f"{store.where}: {path} belongs to a process that is at work; nothing was changed", advice=advice
-            )
+            at_work = at_work or path
         if path and data.startswith(_CLUSTER):
             raise RefusedError(
                 f"{store.where}: another cluster lies below it, {path}; nothing was changed",
@@ -234,6 +228,11 @@ async def _deletion(store: MetadataStore, name: str | None) -> tuple[Steps, list
             )
         content.update(repr((path, data)).encode())
         deletions.append(Delete(path, state.version))
+    if at_work is not None:  # behind the other cluster, whose servers nobody is to stop for this
+        advice = "wait for the other tool" if at_work == LOCK_PATH else "stop the log servers first"
+        raise RefusedError(
+            f"{store.where}: {at_work} belongs to a process that is at work; nothing was changed", advice=advice
+        )
     what = f"cluster {parameters.name!r}: {parameters.num_partitions} partitions, {len(deletions)} nodes of metadata"
     reason = f"{what}; without them nobody knows which replicas are up to date"
     step = ClusterStep(MetadataAction.DELETE_CLUSTER, None, None, reason, loses_data=True, rests_on=content.hexdigest())

@@ -416,16 +416,20 @@ class EmbeddedStore:
         async with self._session_lock:
             if self._session is not None:
                 return self._session
-            until = self._loop.time() + self._timeout
-            session = await self._transaction(self._new_session, fenced=False)
+            while True:
+                until = self._loop.time() + self._timeout
+                session = await self._transaction(self._new_session, fenced=False)
+                if session is not None:
+                    break
+                await self._look_for_other_machines()  # they may have come since this was opened, and have ended
             self._session_deadline, self._session = until, session
             self._begin_task(self._heartbeat(session))
             return session
 
-    def _new_session(self) -> int:
-        """In a transaction: begin a session.  Raises RefusedError where a process of another machine has begun one meanwhile."""
+    def _new_session(self) -> int | None:
+        """In a transaction: begin a session; None where a process of another machine may have one."""
         if embedded_sessions.elsewhere(self._database).keys() - self._gone_elsewhere:
-            raise self._used_elsewhere()
+            return None
         return embedded_sessions.begin(self._database, self._timeout)
 
     def _end_sessions(self, also: int | None = None) -> None:

@@ -16,8 +16,10 @@ import os
 import re
 import socket
 import uuid
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, Self
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.file_status import names_in
@@ -49,6 +51,12 @@ class Owner:
     boot: str = ""
     namespace: str = ""
     machine: str = ""
+
+    @classmethod
+    def of(cls, note: Mapping[str, Any]) -> Self:
+        """From a note; what a later version adds is passed over.  Raises TypeError, AttributeError for what is no note."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in note.items() if name in known})
 
     @property
     def alive(self) -> bool | None:
@@ -144,8 +152,16 @@ def _clear(target: Path, staging: Path) -> None:
     owner = None
     try:
         if not staging.name.endswith(_GONE):  # a directory with that suffix is being removed
-            owner = Owner(**json.loads((staging / OWNER).read_text()))
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, TypeError, RecursionError):
+            owner = Owner.of(json.loads((staging / OWNER).read_text()))
+    except (
+        FileNotFoundError,
+        IsADirectoryError,
+        NotADirectoryError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):
         pass  # its making was killed
     except OSError as error:  # it may be another process's that runs
         raise DiskReadError(staging / OWNER, None, error) from error

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.file_status import is_named
+from waltzctl.engine.durable.file_status import is_named, names_in
 from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.durable.work_directory import lock_directory
 from waltzctl.engine.errors import DiskError, InvalidRequestError, RefusedError
@@ -31,6 +31,7 @@ from waltzctl.formats.control import (
     Layout,
     initial_control,
 )
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, index_name, segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +84,22 @@ def create_cluster(
         check_new(path, renamed=False, not_beside=CONTROL_FILE_NAME)
     key = cluster_key or uuid.uuid4()
     made: list[tuple[Path, Path]] = []
+    whole: list[Path] = []
     held = contextlib.ExitStack()
     try:
         for path in paths:
             _make_partitions(path, chosen, key, made, held)
         for path in paths:
-            _refuse_control_file_of_others(path, made)
+            _refuse_control_file_of_others(path, made, key)
             create_control_file(path / CONTROL_FILE_NAME, _new_control(layout, key, num_partitions, chosen))
+            whole.append(path)
     except BaseException as error:
         _take_back(made)
-        whole = [path for path in paths if (path / CONTROL_FILE_NAME).exists()]
-        if whole and isinstance(error, DiskError):  # no refusal: what is whole then is another run's
-            error.advice = f"made and kept: {', '.join(map(str, whole))}; the same with --key {key} makes the others"
+        if isinstance(error, DiskError):  # it may have come behind the last rename
+            whole = [path for path in paths if (path / CONTROL_FILE_NAME).exists()]
+        if whole and isinstance(error, DiskError | RefusedError):  # behind a refusal others may be another run's
+            kept = f"made and kept: {', '.join(map(str, whole))}; the same with --key {key} makes the others"
+            error.advice = kept if isinstance(error, DiskError) else f"{error.advice}; {kept}"
         raise
     finally:
         held.close()
@@ -138,21 +143,30 @@ def _hold(path: Path, made: list[tuple[Path, Path]], held: contextlib.ExitStack)
         raise
 
 
-def _refuse_control_file_of_others(path: Path, made: list[tuple[Path, Path]]) -> None:
+def _refuse_control_file_of_others(path: Path, made: list[tuple[Path, Path]], key: uuid.UUID) -> None:
     """Raise RefusedError where a control file has come: this one would replace it.
 
     Another run may have made it where the file system has no locks (NFS), or a restore may have put a whole directory in the
-    place of the empty one.  What was made here is removed from it.
+    place of the empty one.  What was made here is removed from it, but no partition into which somebody has copied another one.
     """
     if not is_named(path / CONTROL_FILE_NAME):
         return
     for storage, directory in reversed(made):
         if storage == path != directory:
-            with contextlib.suppress(DiskError):
-                disk.remove_tree(directory)
+            with contextlib.suppress(DiskError, OSError):
+                if _is_as_made(directory, key):
+                    disk.remove_tree(directory)
     raise RefusedError(
         f"{path}: somebody else made a storage directory there meanwhile; it was left as it is",
         advice="name another directory",
+    )
+
+
+def _is_as_made(directory: Path, key: uuid.UUID) -> bool:
+    """Whether a partition has an empty segment of this cluster and nothing else.  Raises OSError, DiskReadError."""
+    files = [directory / name for name in (names_in(directory) or ())]
+    return {one.name for one in files} == {segment_name(0), index_name(0)} and all(
+        one.stat().st_size == HEADER_SIZE and SegmentHeader.decode(one.read_bytes()).cluster_key == key for one in files
     )
 
 

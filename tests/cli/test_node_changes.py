@@ -174,6 +174,24 @@ def test_an_assignment_that_was_changed_since_the_plan_was_shown_is_not_followed
     assert listed(served) == dict.fromkeys((0, 1) if changed else (1, 2), True)
 
 
+def test_an_assignment_from_a_pipe_is_read_once(served: Served) -> None:
+    """As the shell's <(...) gives it: read once more it is empty, and whoever opens a FIFO again waits for a writer."""
+    reading, writing = os.pipe()
+    os.write(writing, json.dumps({address(served): [1, 2]}).encode())
+    os.close(writing)
+    try:
+        node(served, "sync-partitions", "--assignment", f"/dev/fd/{reading}", "--yes")
+    finally:
+        os.close(reading)
+    assert listed(served) == {1: True, 2: True}
+
+
+def test_an_assignment_that_cannot_be_read_is_told_before_the_node_is_asked(tmp_path: Path) -> None:
+    answer = invoke("node", "127.0.0.1:2", "--plaintext", "sync-partitions", "--assignment", tmp_path / "none", "--yes")
+    assert "127.0.0.1:2" not in answer.err
+    assert str(tmp_path / "none") in answer.err
+
+
 @pytest.mark.parametrize("code", [FailureCode.ONLINE, FailureCode.SESSION_CHANGED])
 def test_a_copy_whose_destination_somebody_switches_on_does_not_say_that_it_is_off(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: FailureCode

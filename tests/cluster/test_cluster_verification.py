@@ -290,7 +290,10 @@ def test_servers_that_share_an_address_are_told() -> None:
     (only,) = cluster.state.servers
     halves = (replace(only, partitions=only.partitions[:1]), replace(only, server_id=4, partitions=only.partitions[1:]))
     cluster.state = replace(cluster.state, servers=halves)
-    text = "servers 1, 4 have this address, and clients reach only one of them: start each with an --advertised-host of its own"
+    text = (
+        "servers 1, 4 have this address, and clients reach only one of them: if the others run, start each with an"
+        " --advertised-host of its own"
+    )
     assert ("server-differs", "s:1", None, text) in said(cluster)
 
 

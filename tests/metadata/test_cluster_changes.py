@@ -605,6 +605,19 @@ def test_a_cluster_that_lies_below_another_does_not_go_with_it(stores: Stores, d
     over(stores, test)
 
 
+def test_the_servers_of_a_cluster_that_lies_below_are_not_to_be_stopped(stores: Stores) -> None:
+    """They are somebody else's: stopped as advised, their cluster would have been what refuses the deletion."""
+
+    async def test(store: MetadataStore) -> None:
+        await store.create("inner", ClusterParameters("inner", 4).encode())
+        await store.create("inner/serverDescriptors")
+        await store.create("inner/serverDescriptors/s_", ephemeral=True, sequence=True)
+        with pytest.raises(RefusedError, match="another cluster lies below it, inner; nothing was changed"):
+            await delete_cluster(store)
+
+    over(stores, test)
+
+
 @pytest.mark.parametrize("meanwhile", ["made anew", "assigned"])
 def test_a_cluster_that_is_another_by_now_is_not_deleted(stores: Stores, meanwhile: str) -> None:
     async def test(store: MetadataStore) -> None:

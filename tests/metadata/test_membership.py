@@ -24,7 +24,7 @@ from waltzctl.engine.metadata.cluster_changes import unassign as unassign_nodes
 from waltzctl.engine.metadata.cluster_state import read_cluster_state
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership, new_client_id
-from waltzctl.engine.metadata.metadata_store import MetadataStore, NodeMissingError
+from waltzctl.engine.metadata.metadata_store import Check, MetadataStore, NodeMissingError
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
 from waltzctl.formats.znodes import CLIENT_IDS_PATH, SERVERS_PATH, IssuedId, PartitionMetadata, ReplicaState
@@ -503,6 +503,37 @@ def test_no_session_begins_in_a_cluster_that_is_deleted(stores: Stores) -> None:
             await asyncio.wait_for(PartitionSessions(store).begin_session(2, 5), 5)
 
     over(stores, test)
+
+
+@pytest.mark.parametrize("begun", [0, 1], ids=["the first session", "a later one"])
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_session_that_rests_on_a_node_is_begun_once_and_for_the_node_as_it_is(
+    stores: Stores, begun: int, written: int
+) -> None:
+    """The node is written between the look at it and the session; what it says then is looked at before the next attempt."""
+    versions: list[int] = []
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        sessions = PartitionSessions(store)
+        for _ in range(begun):
+            await sessions.begin_session(2, 5)
+
+        async def guard() -> Check:
+            data, state = await store.get(SERVERS_PATH)
+            versions.append(state.version)
+            if len(versions) <= written:
+                await store.set(SERVERS_PATH, data)
+            return Check(SERVERS_PATH, state.version)
+
+        assert (await sessions.begin_session(2, 5, guard=guard)).session_id == begun
+        assert (await sessions.partition(2))[0].session_id == begun
+        await store.delete("store/partition/2")
+        await store.delete("store/partition")
+        with pytest.raises(NodeMissingError):
+            await asyncio.wait_for(sessions.begin_session(2, 5, guard=guard), 5)
+
+    over(stores, test)
+    assert len(set(versions[: written + 1])) == written + 1
 
 
 def test_sessions_count_up_and_older_generations_are_refused(stores: Stores) -> None:

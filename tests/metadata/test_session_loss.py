@@ -447,8 +447,8 @@ def test_what_a_process_of_another_machine_left_goes(tmp_path: Path) -> None:
 def test_whoever_had_the_file_open_before_leaves_another_machines_session_alone(tmp_path: Path) -> None:
     async def test() -> None:
         store = await EmbeddedStore.open(tmp_path / "m", create=True)
-        theirs = await with_a_node(tmp_path / "m", SOON)
-        came_from(tmp_path / "m", "theirs")
+        theirs = await with_a_node(tmp_path / "m", 1.0)
+        came_from(tmp_path / "m", "theirs")  # its heartbeat shows that it lives
         await store.create("other")
         assert await store.children("") == ("other", "theirs")
         with pytest.raises(RefusedError, match="a process of another machine uses it"):
@@ -456,6 +456,24 @@ def test_whoever_had_the_file_open_before_leaves_another_machines_session_alone(
         await theirs.close()
         await store.create("ours", ephemeral=True)
         await store.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("ours")
+def test_a_process_of_another_machine_that_was_killed_keeps_nobody_out_for_ever(tmp_path: Path) -> None:
+    """Whoever had the file open before, as a log server that was stopped for a while, could begin no session until it was
+    started again.
+    """
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=0.1)
+        theirs = await with_a_node(tmp_path / "m", SOON)
+        came_from(tmp_path / "m", "theirs")  # no heartbeat comes as long as this test lasts
+        await store.create("ours", ephemeral=True)
+        assert await store.children("") == ("ours",)
+        await store.close()
+        await theirs.close()
 
     asyncio.run(test())
 

@@ -200,6 +200,16 @@ def test_a_process_of_another_machine_may_run_whatever_its_host_is_called(monkey
     assert replace(owner, boot=staging.driver().boot).alive is False, "a container's may be another"
 
 
+def test_what_a_running_process_of_a_later_version_prepares_is_left_alone(tmp_path: Path) -> None:
+    """Its note has a field more: it was taken for one whose making was killed."""
+    target = tmp_path / "t"
+    note = staging.make_staging(target) / staging.OWNER
+    note.write_text(json.dumps({**json.loads(note.read_text()), "added": 1}))
+    with pytest.raises(RefusedError, match="another write to it is being prepared"):
+        staging.clear_left(target)
+    assert note.exists()
+
+
 def test_this_process_is_alive() -> None:
     assert staging.driver().alive is True
 

@@ -165,6 +165,41 @@ def test_a_directory_that_somebody_else_completes_meanwhile_is_left_as_it_is(
     assert digest(path) == digest(other)
 
 
+def test_what_somebody_else_copies_into_the_directory_meanwhile_is_not_removed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of a storage directory: its segments took the place of the empty ones."""
+    path, other = tmp_path / "a", build_directory(tmp_path / "b", {0: 5}, num_partitions=6)
+    make = creation._make_partitions
+
+    def made(*arguments: Any) -> None:
+        make(*arguments)
+        shutil.copytree(other, path, dirs_exist_ok=True)
+
+    monkeypatch.setattr(creation, "_make_partitions", made)
+    with pytest.raises(RefusedError, match="somebody else made a storage directory there meanwhile"):
+        create_cluster([path], num_partitions=6, assign=(0, 5))
+    assert digest(path) == digest(other)
+
+
+def test_a_refusal_behind_the_first_directory_names_what_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is whole by then and stays; the same command again is refused for it."""
+    first, second, make = tmp_path / "a", tmp_path / "b", creation.create_control_file
+
+    def made(path: Path, control: ControlFile) -> None:
+        make(path, control)
+        (second / path.name).write_bytes(b"of somebody else")
+
+    monkeypatch.setattr(creation, "create_control_file", made)
+    with pytest.raises(RefusedError, match="somebody else made a storage directory there meanwhile") as caught:
+        create_cluster([first, second], num_partitions=3, cluster_key=KEY)
+    assert caught.value.advice == (
+        f"name another directory; made and kept: {first}; the same with --key {KEY} makes the others"
+    )
+
+
 @pytest.mark.parametrize("inner", ["sub", "0", "sub/.."])
 def test_one_new_directory_does_not_lie_inside_another(tmp_path: Path, inner: str) -> None:
     (tmp_path / "a" / "sub").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,23 +92,27 @@ def run(
     from waltzctl.engine.net.futures import in_thread
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        planned: list[tuple[int, ...]] = []
 
-        def wanted() -> tuple[int, ...]:
-            """Read for the plan, and once more before it is carried out."""
+        def read() -> tuple[int, ...]:
             found = _assignment(assignment, zookeeper, root, target.connecting.timeout)
-            now = found.of(target.admin, target.data, name=name)
-            console.detail(f"{found.source}: {len(now)} partitions for {target.admin}")
-            planned.append(now)
-            if now != planned[0]:
-                raise StalePlanError(
-                    f"{found.source}: the assignment has changed since the plan was made; nothing was done",
-                    advice="look at it again",
-                )
-            return now
+            partitions = found.of(target.admin, target.data, name=name)
+            console.detail(f"{found.source}: {len(partitions)} partitions for {target.admin}")
+            return partitions
+
+        wanted = read()  # before the node is asked
+        again = assignment is None or os.path.isfile(assignment)  # a pipe gives what is in it once
+        planned = False
 
         async def plan(client: AdminClient) -> NodePlan:
-            return await plan_sync(client, await in_thread(wanted), only_add=only_add)
+            """Called for the plan, and once more before it is carried out."""
+            nonlocal planned
+            if planned and again and await in_thread(read) != wanted:
+                raise StalePlanError(
+                    f"{assignment or zookeeper}: the assignment has changed since the plan was made; nothing was done",
+                    advice="look at it again",
+                )
+            planned = True
+            return await plan_sync(client, wanted, only_add=only_add)
 
         return change_partitions(target, console, switches, plan, "changed")
 
