@@ -30,7 +30,13 @@ from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.findings.control_files import info_findings
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.log import places
-from waltzctl.engine.log.partition_directories import partition_directories, partition_number
+from waltzctl.engine.log.partition_directories import (
+    entry_kinds,
+    mounted,
+    partition_directories,
+    partition_number,
+    unmounted,
+)
 from waltzctl.engine.log.view import check_partitions, view_storage
 from waltzctl.engine.scan.columns import DamageCause
 from waltzctl.engine.storage.assignment import names_put_aside, out_of_reach, put_aside_path
@@ -83,7 +89,8 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
     view = view_storage(path, ())
     if partitions is not None and view.control is not None and view.control.size_fits:
         check_partitions(view.control, partitions)
-    there = partition_directories(path)
+    kinds = entry_kinds(path)
+    there = mounted(kinds)
     chosen = [one for one in there if partitions is None or one in partitions]
     # perhaps lost: in the backup it would seem to be excluded on purpose
     if absent := sorted((partitions or frozenset()) - {*there}):
@@ -91,14 +98,14 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
             f"{path}: partition {absent[0]} has no directory, and is to be backed up",
             advice="name partitions that are there; waltzctl status shows which should be",
         )
-    unmounted = tuple(one for one in view.unmounted if one not in there and (partitions is None or one in partitions))
+    links = tuple(one for one in unmounted(kinds) if partitions is None or one in partitions)
     live = places.lock_holder(path, view.control_path) is not None
     state = view.control_state
     content = None if state is None else unmarked(_read_stable(view.control_path))
     # those of before it was read, with which `check_not_replaced` compares: behind it they may be those of other marks
     numbers = None if state is None else FileNumbers(state.size, state.modified_ns, state.inode)
     return SourceDirectory(
-        path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control), partitions, unmounted
+        path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control), partitions, links
     )
 
 

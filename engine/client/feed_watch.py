@@ -87,10 +87,11 @@ class FeedWatch:
     def await_answer(self) -> None:
         """A mount request is sent now: ask again unless its answer comes in time, or transactions come in front of it."""
         given = min(max(self._seconds, 2 * self._given), _LONGEST)
+        # first: where there is no memory for it, the one before asks again
+        watchdog = Watchdog(given, fed=self._comes, expired=self._mount.mount_again, anew=_ANEW)
+        watchdog.start()
         self.answered()
-        self._given, self._seen = given, self._mount.position
-        self._answer = Watchdog(given, fed=self._comes, expired=self._mount.mount_again, anew=_ANEW)
-        self._answer.start()
+        self._given, self._seen, self._answer = given, self._mount.position, watchdog
 
     def _comes(self) -> bool:
         seen, self._seen = self._seen, self._mount.position

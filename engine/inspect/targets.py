@@ -15,7 +15,13 @@ from waltzctl.engine.findings import Code, Finding, make_finding, remedy_for
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob, jobs_of
 from waltzctl.engine.log import places
-from waltzctl.engine.log.partition_directories import partition_directories, partition_number, unmounted_errors
+from waltzctl.engine.log.partition_directories import (
+    entry_kinds,
+    mounted,
+    partition_number,
+    unmounted,
+    unmounted_errors,
+)
 from waltzctl.engine.log.target import TargetKind, resolve
 from waltzctl.engine.log.view import (
     FileState,
@@ -216,13 +222,13 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
     scope.temporary, scope.unknown = view.temporary, view.unknown
     if partitions is not None:
         check_chosen(view.control, partitions)
-    there = partition_directories(storage)
-    for number in there:
+    kinds = entry_kinds(storage)
+    for number in (there := mounted(kinds)):
         if partitions is None or number in partitions:
             scope.partition(storage / str(number), number).whole = True
-    links = [one for one in view.unmounted if one not in there]  # else its disk was mounted meanwhile
-    errors = unmounted_errors(storage, view.control, links)
-    scope.unknown = tuple(one for one in view.unknown if partition_number(one.name) not in errors)
+    errors = unmounted_errors(storage, view.control, unmounted(kinds))
+    known = {*there, *errors}  # also those whose disks were mounted since
+    scope.unknown = tuple(one for one in view.unknown if partition_number(one.name) not in known)
     for number, error in errors.items():
         if partitions is None or number in partitions:
             partition = scope.partition(storage / str(number), number)

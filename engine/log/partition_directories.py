@@ -54,12 +54,20 @@ def entry_kinds(path: PurePath) -> dict[str, PlaceKind | None]:
 
 def partition_directories(path: PurePath) -> list[int]:
     """The numbers of all partition directories of a storage directory, sorted.  Raises NotWaltzError, DiskReadError."""
-    return _partitions(entry_kinds(path), PlaceKind.DIRECTORY)
+    return mounted(entry_kinds(path))
 
 
 def partition_places(path: PurePath) -> list[int]:
     """As `partition_directories`, with those that are links to disks which are not mounted."""
     return _partitions(entry_kinds(path), PlaceKind.DIRECTORY, None)
+
+
+def mounted(kinds: EntryKinds) -> list[int]:
+    """The partitions in whose places directories are; sorted.
+
+    Who asks for `unmounted` as well asks both of one listing: a disk may come or go between two of them.
+    """
+    return _partitions(kinds, PlaceKind.DIRECTORY)
 
 
 def unmounted(kinds: EntryKinds) -> tuple[int, ...]:

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waltzctl.engine.durable.file_status import is_named
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.net.metrics_json import registry
 from waltzctl.engine.net.peer_limits import PortLimits
@@ -48,6 +49,7 @@ from waltzctl.engine.node.node_settings import NodeOptions
 from waltzctl.engine.node.readings import NodeReading, cluster_metrics, read_node
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.journal_recovery import is_written
 from waltzctl.formats.control import Layout
 
 if TYPE_CHECKING:
@@ -184,6 +186,12 @@ class Node:
             self._log.warning("what the commit journal %s held was written back", storage.written_back.path)
             for number, error in storage.written_back.failed.items():
                 self._log.error("partition %d: the commit journal is kept for it: %s", number, error)
+            journal = storage.written_back.path
+            if not storage.written_back.failed and is_named(journal) and not is_written(journal):
+                self._log.warning(
+                    "the commit journal %s stays: this directory may be a copy of one that needs it; remove it if it is not",
+                    journal,
+                )
         for entry in storage.taken_back:
             self._log.warning("the repair %s was interrupted; it was taken back, byte for byte", entry)
         for partition in storage.partitions.values():

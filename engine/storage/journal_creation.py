@@ -15,7 +15,6 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable import disk, file_status
 from waltzctl.engine.durable.directory_lock import hold_file
 from waltzctl.engine.errors import RefusedError
-from waltzctl.engine.log.places import standing
 from waltzctl.engine.storage.journal_recovery import is_written, remove_file, stands_in_segments
 from waltzctl.engine.storage.journal_state import JournalState, kept_path, owner_of, write_state
 from waltzctl.formats.journal_file import (
@@ -43,7 +42,7 @@ def create_journal_file(
     if ".." in path.parts:  # the path may begin with the storage directory and yet lead out of it
         path = path.parent.resolve() / path.name
     _clear_place(storage, path, owner, log)
-    state = JournalState(path, uuid.uuid4(), standing=standing(storage))
+    state = JournalState(path, uuid.uuid4())
     files: list[disk.WritableFile] = []
     try:
         with disk.replacing(path) as file:  # a later start would refuse to replace a half-written journal

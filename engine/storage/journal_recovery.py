@@ -11,6 +11,7 @@ truncation, a partition that is taken away) first makes the partition's records 
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,6 @@ from waltzctl.engine.storage.journal_state import (
 from waltzctl.formats.journal_file import (
     AREAS,
     BLOCK,
-    AreaHeader,
     JournalPart,
     PartKind,
     WriteTo,
@@ -157,7 +157,7 @@ def write_back_journal(storage: Path, control: OpenControlFile) -> WrittenBack |
     """Write back the journal of a marked directory, durably, and clear the mark; None where the directory is not marked.
 
     The caller holds the directory's lock, and none of its partitions is open.  After a crash at any point the next call completes
-    the work.  A journal file made by another directory is not removed: this directory is then a copy of that one.
+    the work.  A journal file made by another directory is not removed: this directory is then a copy of that one, or was moved.
 
     Raises DamageError (state file or journal missing, or damaged), DiskError; the segments then hold their former bytes or the
     journaled ones.
@@ -250,28 +250,25 @@ def _areas_of(state: JournalState) -> Iterator[bytes]:
 
 
 def _is_own(storage: Path, state: JournalState) -> bool:
-    """Whether a journal belongs to this directory alone: it is at the path, or is the very one, for which the journal was made.
+    """Whether a journal belongs to this directory alone: it is inside, or was made for the directory at this path.
 
-    Otherwise the directory may be a copy, whose original still needs the journal, or is writing it.  A copy may have been put at
-    its original's path, and containers may each have a directory at the same path: a journal that is written is never its own.
+    Otherwise the directory may be a copy, whose original still needs the journal, or is writing it.  Nothing tells a copy from a
+    directory that was moved: also its device and inode may be those that the original had, as file systems give inodes away
+    again, their roots have the same ones, and devices get other numbers at a reboot.  A copy may have been put at its original's
+    path, and containers may each have a directory at the same path: a journal that is written is never its own.
     """
     if is_written(state.path):
         return False
-    if state.path.is_relative_to(storage):
+    # links followed: one that leads out of the directory is in a copy as well
+    if Path(os.path.realpath(state.path.parent)).is_relative_to(os.path.realpath(storage)):
         return True
     with contextlib.suppress(DiskError, FileNotFoundError):
         header = decode_area_header(disk.read_range(state.path, 0, BLOCK))
-        return header is not None and (header.owner == owner_of(storage) or _was_moved(storage, state, header))
+        if header is not None and header.owner == owner_of(storage):
+            return (
+                header.journal_id == state.journal_id
+            )  # else it is one that was made since, in the place of this one's
     return False
-
-
-def _was_moved(storage: Path, state: JournalState, header: AreaHeader) -> bool:
-    """Whether this is the directory for which the journal was made, at another path by now.
-
-    Where it was, another one may have made a journal in the place of this one's.
-    """
-    here = state.standing is not None and places.standing(storage) == state.standing
-    return here and header.journal_id == state.journal_id
 
 
 def is_written(path: Path) -> bool:

@@ -43,14 +43,12 @@ _STATE_LIMIT = 1 << 20
 class JournalState:
     """Contents of the state file: path and id of the storage directory's journal.
 
-    `partitions`: the partitions whose entries still have to be written back; None for all partitions.  `standing`: of the
-    directory for which the journal was made (`places.standing`); a copy of it has another one.  None where that is not known.
+    `partitions`: the partitions whose entries still have to be written back; None for all partitions.
     """
 
     path: Path
     journal_id: uuid.UUID
     partitions: tuple[int, ...] | None = None
-    standing: places.Standing | None = None
 
 
 def kept_path(journal: Path, journal_id: uuid.UUID) -> Path:
@@ -96,24 +94,16 @@ def read_state(storage: PurePath) -> JournalState | None:
         journal = Path(storage, document.text("path"))
         journal_id = uuid.UUID(document.text("id"))
         partitions = document.optional_items("partitions")
-        standing = document.optional_items("standing") if "standing" in document else None  # earlier versions had none
         document.finish()
-        if not all(type(one) is int for one in (*(partitions or ()), *(standing or ()))):
-            raise InvalidJsonError("the partitions, or the directory's device and inode, are no numbers")
-        if standing is not None and len(standing) != 2:
-            raise InvalidJsonError("the standing is not a device and an inode")
+        if partitions is not None and not all(type(one) is int for one in partitions):
+            raise InvalidJsonError("the partitions are no numbers")
     except (ValueError, RecursionError) as error:
         raise DamageError(
             f"{path}: cannot be understood: {error}", advice=f"put back what stood there; {GIVING_UP}"
         ) from error
     if places.on_this_machine(storage):
         journal = _place_of(journal, journal_id)
-    return JournalState(
-        journal,
-        journal_id,
-        None if partitions is None else tuple(partitions),
-        None if standing is None else (standing[0], standing[1]),
-    )
+    return JournalState(journal, journal_id, None if partitions is None else tuple(partitions))
 
 
 def _place_of(journal: Path, journal_id: uuid.UUID) -> Path:
@@ -205,7 +195,6 @@ def write_state(storage: Path, state: JournalState) -> None:
         "path": str(state.path.relative_to(storage.absolute()) if inside else state.path),
         "id": str(state.journal_id),
         "partitions": None if state.partitions is None else list(state.partitions),
-        "standing": None if state.standing is None else list(state.standing),
     }
     disk.write_whole(state_path(storage), (json.dumps(document, indent=2) + "\n").encode())
 

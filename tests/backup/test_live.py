@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from waltzctl.engine.backup.source_files import Lack, SourceDirectory
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.log.access import PlaceKind
+from waltzctl.engine.log.view import StorageView
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.store import list_entries
@@ -467,12 +470,33 @@ def test_a_partition_that_is_made_while_the_source_is_looked_at_is_on_no_disk_th
     """It was, as it stood in the second of two listings alone: its link, it was said, leads nowhere."""
     source = build_directory(tmp_path / "s", {0: 5}, num_partitions=3)
     (source / "2").symlink_to(tmp_path / "nowhere")
-    listed = source_files.partition_directories
+    listed = source_files.entry_kinds
 
-    def listed_before(path: Path) -> list[int]:
+    def listed_before(path: PurePath) -> dict[str, PlaceKind | None]:
         found = listed(path)
         (source / "1").mkdir(exist_ok=True)
         return found
 
-    monkeypatch.setattr(source_files, "partition_directories", listed_before)
+    monkeypatch.setattr(source_files, "entry_kinds", listed_before)
     assert source_files.look_at(source).unmounted == (2,)
+
+
+@pytest.mark.parametrize("comes", [False, True], ids=["goes", "comes"])
+def test_a_disk_that_goes_or_comes_while_the_source_is_looked_at_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """Its partition was neither among those that are there nor among those whose links lead nowhere."""
+    source = build_directory(tmp_path / "s", {0: 5, 1: 5})
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    (source / "1").rename(away if comes else disk)
+    (source / "1").symlink_to(disk)
+    viewed = source_files.view_storage
+
+    def viewed_before(path: PurePath, *given: Any, **named: Any) -> StorageView:
+        found = viewed(path, *given, **named)
+        away.rename(disk) if comes else disk.rename(away)
+        return found
+
+    monkeypatch.setattr(source_files, "view_storage", viewed_before)
+    seen = source_files.look_at(source)
+    assert (seen.partitions, seen.unmounted) == (((0, 1), ()) if comes else ((0,), (1,)))

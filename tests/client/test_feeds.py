@@ -15,6 +15,7 @@ from tests.client.log_in_process import OTHER, LogInProcess, quiet
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import hold_up, simulate
+from waltzctl.engine.client import feed_watch
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
@@ -25,6 +26,7 @@ from waltzctl.engine.client.server_endpoint import Endpoint
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
+from waltzctl.engine.net.deadlines import Watchdog
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import NO_CLIENT, RequestId
 from waltzctl.formats.wire import client as wire
@@ -393,6 +395,36 @@ def test_a_moment_without_memory_behind_a_transaction_that_was_given_to_its_read
     monkeypatch.setattr(asyncio.Queue, "put_nowait", put_nowait)
     assert simulate(whole()) == [0, 1, 2, 3]
     assert failed
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_moment_without_memory_in_which_a_mount_is_asked_for_again_is_not_the_last_attempt(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """What watched for the answer had ended, and there was nothing in its place."""
+    failed = list[object]()
+
+    async def test(server: FeedingServer, client: LogClient, _directory: Directory) -> None:
+        server.silent = 1
+        feed = client.feed(0)
+        first = asyncio.ensure_future(anext(feed))
+        await quiet()
+
+        def fails(*given: Any, **named: Any) -> Watchdog:
+            if len(failed) < times:
+                failed.append(given)
+                raise MemoryError
+            return Watchdog(*given, **named)
+
+        monkeypatch.setattr(feed_watch, "Watchdog", fails)
+        await asyncio.sleep(10.0 * (times + 1) + 1.0)
+        assert (len(failed), server.mounts) == (times, 2)
+        server.say(*fed(0, 0))
+        await quiet()
+        assert first.done()
+        await feed.aclose()
+
+    run(test)
 
 
 @pytest.mark.parametrize("times", [1, 3])

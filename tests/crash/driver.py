@@ -53,7 +53,6 @@ def small_journals() -> Iterator[None]:
         for module in (commit_journal, journal_creation):
             patch.setattr(module, "owner_of", lambda storage: uuid.UUID(int=77))
         patch.setattr(journal_creation.uuid, "uuid4", next_id)
-        patch.setattr(journal_creation, "standing", lambda storage: (7, 7))
         yield
 
 

@@ -19,7 +19,7 @@ from tests.cli.running import invoke
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.inspect import partition_runs
+from waltzctl.engine.inspect import partition_runs, targets
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_index, dump_records
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -27,7 +27,7 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
-from waltzctl.engine.log.view import PartitionView
+from waltzctl.engine.log.view import PartitionView, StorageView
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.directory import StorageDirectory
@@ -351,6 +351,30 @@ def test_a_mark_that_a_repair_lowers_meanwhile_promises_nothing_any_more(
     assert list_entries(storage)
     assert "acknowledged-missing" not in answer.out
     assert answer.status == 0
+
+
+@pytest.mark.parametrize("comes", [False, True], ids=["goes", "comes"])
+def test_a_disk_that_goes_or_comes_while_the_partitions_are_listed_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """Nothing else tells of the partition: it was in no session, and assigned because its directory exists."""
+    storage = build_directory(
+        tmp_path / "s", {0: 5, 1: 5}, layout=Layout.DOCUMENTED, session=-1, local_low_water_mark=-1
+    )
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    (storage / "1").rename(away if comes else disk)
+    (storage / "1").symlink_to(disk)
+    viewed = targets.view_storage
+
+    def viewed_before(path: PurePath, *given: Any, **named: Any) -> StorageView:
+        found = viewed(path, *given, **named)
+        away.rename(disk) if comes else disk.rename(away)
+        return found
+
+    monkeypatch.setattr(targets, "view_storage", viewed_before)
+    (scope,) = plan([storage], None)
+    assert [(one.number, one.error is None) for one in scope.partitions.values()] == [(0, True), (1, comes)]
+    assert scope.unknown == ()
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -27,6 +27,7 @@ from tests.node.service_support import Peer as Witness
 from tests.node.test_partition_service import Pool
 from tests.storage.support import full_disk
 from waltzctl.engine.durable import file_system
+from waltzctl.engine.durable.directory_lock import hold_file
 from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import FEWEST_AT_ONCE
 from waltzctl.engine.errors import (
@@ -882,3 +883,28 @@ def test_what_the_start_changed_unasked_is_told(tmp_path: Path, caplog: pytest.L
         (logging.WARNING, "what was taken away from partition 4 is kept in 2026-1"),
         (logging.WARNING, "what was taken away from partition 4 is kept in 2026-2"),
     ]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("written", [True, False])
+def test_that_a_journal_stays_which_another_directory_may_need_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stays: bool, written: bool
+) -> None:
+    """Nobody else removes its 64 MiB.  One step to the side: one that a process writes is not to be removed."""
+    journal = tmp_path / "journal"
+    if stays:
+        journal.touch()
+    storage: Any = SimpleNamespace(taken_back=[], partitions={}, written_back=WrittenBack(journal, {}))
+
+    async def work() -> None:
+        Node(node_options(tmp_path), version="1", log=LOG)._log_changes(storage)
+
+    with journal.open("r+b") if stays and written else contextlib.nullcontext() as file:
+        if file is not None:
+            hold_file(file.fileno())
+        run(work())
+    told = [
+        f"what the commit journal {journal} held was written back",
+        f"the commit journal {journal} stays: this directory may be a copy of one that needs it; remove it if it is not",
+    ]
+    assert [record.getMessage() for record in caplog.records] == told[: 1 + (stays and not written)]
