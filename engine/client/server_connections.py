@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -68,6 +69,8 @@ class ServerConnections:
         """The error that calls raise once the client is closed."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that the connections belong to; None before `follow`."""
+        self._process = 0
+        """The id of the process in which it runs: a process that is forked has the same loop."""
 
     @property
     def num_partitions(self) -> int:
@@ -76,7 +79,7 @@ class ServerConnections:
 
     def follow(self) -> None:
         """Follow the directory from now on, in the event loop that the client belongs to from now on."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._spawn(self._servers.follow(self._servers_changed))
 
     def end(self) -> PeerUnreachableError:
@@ -103,11 +106,13 @@ class ServerConnections:
             raise self._closed.with_traceback(None)  # else the traceback grows with every call that raises it
 
     def check_loop(self) -> None:
-        """Raise InvalidRequestError in another event loop than that of `follow`, as in a process that was forked.
+        """Raise InvalidRequestError in another event loop than that of `follow`, and in a process that was forked behind it.
 
         Its connections would be used beside the loop that has them, and a call would wait for what only that one can do.
         """
-        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+        if self._loop is None:
+            return
+        if asyncio.get_running_loop() is not self._loop or os.getpid() != self._process:
             raise InvalidRequestError(
                 "a log client belongs to another event loop",
                 advice="open one in each event loop, and in each process that was forked",

@@ -48,6 +48,7 @@ from waltzctl.engine.metadata.metadata_store import (
     Set,
 )
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
+from waltzctl.engine.net.futures import taken
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.engine.shell_words import shell_quote
 from waltzctl.formats.control import MAX_PARTITIONS
@@ -125,6 +126,8 @@ class Mode:
 PLAN_ONLY, APPLY = Mode(plan_only=True), Mode()
 LOCK_SECONDS = 10.0
 """Seconds to wait for another tool that holds the lock."""
+_CANCELLED_SECONDS = 1.0
+"""Seconds for which a caller that was cancelled waits until it has given the lock back."""
 _ATTEMPTS = 20
 """Attempts for a change that concurrent writers may defeat."""
 _DELETED_AT_ONCE = 500
@@ -513,10 +516,14 @@ async def _lock(store: MetadataStore) -> AsyncIterator[None]:
             f"another tool holds {LOCK_PATH} for {LOCK_SECONDS:g} s",
             advice="wait for it; the lock of one that died goes with its session",
         ) from None
+    give_back = _give_lock_back
     try:
         yield
+    except asyncio.CancelledError:
+        give_back = _give_lock_back_soon
+        raise
     finally:
-        await asyncio.shield(asyncio.ensure_future(_give_lock_back(store, lost)))  # also where it is cancelled here
+        await asyncio.shield(asyncio.ensure_future(give_back(store, lost)))  # also where it is cancelled here
 
 
 async def _take_lock(store: MetadataStore, lost: asyncio.Future[str]) -> bool:
@@ -530,9 +537,21 @@ async def _take_lock(store: MetadataStore, lost: asyncio.Future[str]) -> bool:
     except NodeExistsError:
         return False
     except asyncio.CancelledError:
-        await asyncio.shield(asyncio.ensure_future(_give_lock_back(store, lost, taking)))
+        await asyncio.shield(asyncio.ensure_future(_give_lock_back_soon(store, lost, taking)))
         raise
     return True
+
+
+async def _give_lock_back_soon(
+    store: MetadataStore, lost: asyncio.Future[str], taking: asyncio.Task[str] | None = None
+) -> None:
+    """As `_give_lock_back`, behind a cancellation: raises nothing in its place, and waits for silent metadata only shortly.
+
+    What is not done by then goes on behind the caller, and at the latest the end of the session gives the lock back.
+    """
+    giving = asyncio.ensure_future(_give_lock_back(store, lost, taking))
+    giving.add_done_callback(taken)
+    await asyncio.wait([giving], timeout=_CANCELLED_SECONDS)
 
 
 async def _give_lock_back(

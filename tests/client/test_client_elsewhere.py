@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 
-Call = Callable[[LogClient], Awaitable[Any]]
+Call = Callable[[LogClient], Coroutine[Any, Any, Any]]
 
 
 async def append(client: LogClient) -> None:
@@ -98,3 +98,29 @@ def test_a_client_is_refused_in_a_process_that_was_forked(used: LogClient, call:
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@CALLS
+def test_a_client_is_refused_in_a_forked_process_that_goes_on_with_its_loop(call: Call) -> None:
+    """The loop stood still while the process was forked, and is the same one in both."""
+    client = LogClient(Directory(servers={0: PartitionServer("here", 1, 1)}), LogInProcess().connect, log=LOG)
+    with asyncio.Runner() as runner:
+
+        async def use() -> None:
+            await client.__aenter__()
+            await client.flush(0)
+
+        async def elsewhere() -> None:
+            await call(client)
+
+        runner.run(use())
+        child = os.fork()
+        if not child:
+            try:
+                runner.run(elsewhere())
+            except InvalidRequestError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        runner.run(client.close())

@@ -16,10 +16,12 @@ import pytest
 from tests.cancelling import WAYS, Moment, at_each_await
 from tests.server.storing import LOG
 from tests.simulation.metadata import Tree, TreeStore
+from tests.simulation.virtual_time import simulate
 from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster, remove_node, unassign
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership, new_client_id, read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
 from waltzctl.formats.znodes import LOCK_PATH
 
 pytestmark = pytest.mark.turns(3)
@@ -168,3 +170,66 @@ def test_a_server_can_register_and_leave_behind_a_call_that_was_cancelled(
 
     awaits = at_each_await(lambda: member(registered=call is not registers), call, then, moment=moment, again=again)
     assert awaits > 0
+
+
+@pytest.mark.parametrize("refused", ["create", "delete"])
+def test_an_error_of_the_lock_does_not_replace_a_cancellation(refused: str) -> None:
+    """As where the ACL of the cluster's node permits the one and not the other."""
+
+    async def test() -> None:
+        async with in_memory() as made:
+            begun, go_on = asyncio.Event(), asyncio.Event()
+
+            async def refuse(*_: object, **__: object) -> str:
+                begun.set()
+                await go_on.wait()
+                raise NotPermittedError("not permitted")
+
+            with pytest.MonkeyPatch.context() as patch:
+                if refused == "delete":  # it is cancelled under the lock
+                    commit = made.store.commit
+
+                    async def held(changes: Any) -> None:
+                        begun.set()
+                        await go_on.wait()
+                        await commit(changes)
+
+                    patch.setattr(made.store, "commit", held)
+                patch.setattr(made.store, refused, refuse)
+                adding = asyncio.ensure_future(adds(made))
+                await begun.wait()
+                adding.cancel()
+                await asyncio.sleep(0)
+                go_on.set()
+                await asyncio.wait([adding])
+                assert adding.cancelled()
+
+    simulate(test())
+
+
+def test_who_is_cancelled_while_the_lock_is_created_does_not_wait_for_metadata_that_are_silent() -> None:
+    """The lock is given back behind that, if it is created after all."""
+
+    async def test() -> None:
+        async with in_memory() as made:
+            assert isinstance(made.store, TreeStore)
+            begun, create = asyncio.Event(), made.store.create
+
+            async def silent(path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+                begun.set()
+                await asyncio.sleep(30.0)
+                return await create(path, data, ephemeral=ephemeral, sequence=sequence)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(made.store, "create", silent)
+                adding = asyncio.ensure_future(adds(made))
+                await begun.wait()
+                adding.cancel()
+                before = asyncio.get_running_loop().time()
+                await asyncio.wait([adding])
+                assert adding.cancelled()
+                assert asyncio.get_running_loop().time() - before < 5.0
+                await asyncio.sleep(60.0)
+            await others_can_change(made)
+
+    simulate(test())

@@ -3505,8 +3505,8 @@ _NODE = (
     Equivalent(
         "engine/net/http_port.py",
         "HttpPort.start",
-        "name = self._server.sockets[0].getsockname()",
-        "name = self._server.sockets[(-1)].getsockname()",
+        "name = server.sockets[0].getsockname()",
+        "name = server.sockets[(-1)].getsockname()",
         "where there are several, the library has them in any order",
     ),
     Equivalent("engine/net/logs.py", "_escaped", "if text.isprintable():", "if False:", _QUICK),
