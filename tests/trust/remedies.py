@@ -55,7 +55,11 @@ class Way:
         """To the end."""
         for _ in range(HANDS):
             self._follow()
-            found = {one["path"] for one in self.left if one["code"] in BY_HAND and one["severity"] == "damage"}
+            found = {
+                one["path"]
+                for one in self.left
+                if one["code"] in BY_HAND and (one["severity"] == "damage" or one["code"] == "special-file")
+            }
             found = {one for one in found if Path(one).parent != self.root}
             found |= {  # something else stands in its place
                 one["path"]
