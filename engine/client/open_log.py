@@ -55,6 +55,6 @@ async def open_log_client(
     connections = reach or ConnectionFactory(tls or TlsOptions(), plaintext=plaintext, insecure=insecure)
     async with location.open() as store:
         servers = await ServerDirectory.open(store, log=log)
-        shared = None if reader_ids is None else reader_ids.of(servers.cluster_key)
+        shared = None if reader_ids is None else reader_ids.of(servers.where, servers.cluster_key)
         async with LogClient(servers, connections.log, log=log, options=options, reader_ids=shared) as client:
             yield client

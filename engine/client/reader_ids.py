@@ -42,8 +42,9 @@ class ReaderIdsOfProcess:
     """The ids of this process, shared by its clients of the same cluster.  Thread-safe."""
 
     def __init__(self) -> None:
-        self._by_cluster: dict[tuple[int, uuid.UUID], ReaderIds] = {}  # a forked process must not use its parent's
+        # a forked process must not use its parent's
+        self._by_cluster: dict[tuple[int, str, uuid.UUID], ReaderIds] = {}
 
-    def of(self, cluster_key: uuid.UUID) -> ReaderIds:
-        """Those of a cluster."""
-        return self._by_cluster.setdefault((os.getpid(), cluster_key), ReaderIds())
+    def of(self, where: str, cluster_key: uuid.UUID) -> ReaderIds:
+        """Those of the cluster with this key whose metadata is there: made again elsewhere, it issues the same ids anew."""
+        return self._by_cluster.setdefault((os.getpid(), where, cluster_key), ReaderIds())

@@ -61,6 +61,8 @@ _CHECKS_PER_TIMEOUT = 10
 """Checks in each session timeout, once it has passed in silence, for an answer of ZooKeeper."""
 _CONNECTING = "CONNECTING"
 """Kazoo's `client_state` while it has no connection and tries to get one, with its session or with a new one."""
+_EXPIRED = "EXPIRED_SESSION"
+"""Kazoo's `client_state` once ZooKeeper has said that the session is over, until it begins to connect for a new one."""
 
 
 class NotPermittedError(RefusedError):
@@ -76,7 +78,8 @@ class ZooKeeperStore:
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._asked_anew = False
-        self._state_changes, self._sessions_ended = Turns(), 0  # of kazoo; the latter is written in its threads
+        self._state_changes, self._sessions_expired = Turns(), 0  # of kazoo; the latter is written in its threads
+        self._closed = False
         client.add_listener(self._state_changed)
         self._timer = self._loop.call_later(self.session_timeout, self._check_silence)
 
@@ -138,13 +141,19 @@ class ZooKeeperStore:
         return await self._in_time(path, answered, until, size)
 
     async def _until_connected(self) -> None:
-        """Wait while kazoo connects again.  Raises SessionExpiredError if that begins a new session."""
+        """Wait while kazoo connects again.
+
+        Raises SessionExpiredError if that begins a new session, and ConnectionClosedError once the store is closed: kazoo may go
+        on connecting for a while.
+        """
         from kazoo import exceptions
 
-        ended = self._sessions_ended
+        expired = self._sessions_expired
         while self._client.client_state == _CONNECTING:
+            if self._closed:
+                raise exceptions.ConnectionClosedError("Connection has been closed")
             await self._state_changes.beyond(self._state_changes.count)
-            if self._sessions_ended != ended:
+            if self._sessions_expired != expired:
                 raise exceptions.SessionExpiredError
 
     async def _in_time(self, path: str, awaited: Awaitable[T], until: float, size: int = 0) -> T:
@@ -290,14 +299,15 @@ class ZooKeeperStore:
         try:
             await in_thread(self._stack.close)  # also where cancelled: it waits for a second at most
         finally:
-            self._state_changes.happened()  # kazoo refuses the calls that waited for it
+            self._closed = True
+            self._state_changes.happened()
 
     # ---- the session ---------------------------------------------------------------------------------------------------
 
     def _state_changed(self, state: Any) -> None:
         """Kazoo's listener; called in one of its threads."""
         if state == "LOST":
-            self._sessions_ended += 1
+            self._sessions_expired += self._client.client_state == _EXPIRED
             self._in_loop(lambda: self._report_lost("the session with ZooKeeper is over"))
         self._in_loop(self._state_changes.happened)
 

@@ -144,12 +144,12 @@ class LogServer:
         """
         try:
             names = await self._metadata.nodes()
-            self._nodes.drop(
-                self._nodes.known - names - self._storage_nodes
-            )  # that were asked for, and left the cluster
+            # those that were asked for and left the cluster; `names` may be older than what else is known of the assignment
+            if gone := self._nodes.known - names - self._storage_nodes:
+                self._nodes.drop(gone - self._in_session() - {name for held in self.replicas.values() for name in held})
         except WaltzError as error:
             self._log.warning("the storage nodes' assignment is not known: %s", error)
-            names = frozenset(name for one in self.partitions.values() for name in one.store.state.nodes)
+            names = self._in_session()
 
         async def answers(name: str) -> bool:
             try:
@@ -160,6 +160,10 @@ class LogServer:
 
         ordered = sorted(names)
         return tuple(zip(ordered, await asyncio.gather(*map(answers, ordered)), strict=True))
+
+    def _in_session(self) -> frozenset[str]:
+        """The storage nodes of the partitions' sessions."""
+        return frozenset(name for one in self.partitions.values() for name in one.store.state.nodes)
 
     async def stop(self, seconds: float) -> None:
         """Stop, in the order given above; clients have `seconds` to receive their answers.

@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerError, PeerUnreachableError, RemoteError
 from waltzctl.engine.net.addresses import Address, parse_address
@@ -98,34 +99,46 @@ class StorageNodes:
         self._closed = False
         self._connections: dict[str, asyncio.Task[Storage]] = {}
         self._probes: dict[str, _Probe] = {}
-        self._dropped: dict[asyncio.Task[None], None] = {}  # an ordered set of what closes dropped connections
+        # what closes dropped connections, and which
+        self._dropped: dict[asyncio.Task[None], asyncio.Task[Storage]] = {}
+        self._unwanted = WeakSet[asyncio.Task[Storage]]()  # all that were dropped: nothing is logged of them
 
     async def get(self, node: str) -> Storage:
         """The connection to a node.  Raises what connecting raises, and PeerUnreachableError behind `close`."""
         if self._closed:
-            raise PeerUnreachableError(node, "the connections to storage nodes are closed here")
+            raise self._is_closed(node)
         found = self._connections.get(node)
         if found is None or (found.done() and (found.cancelled() or found.exception() or found.result().closed)):
             found = asyncio.ensure_future(self._connected(node))
             found.add_done_callback(taken)
             self._connections[node] = found
-        return await asyncio.shield(found)
+        if not found.done():
+            await asyncio.wait([found])
+        if found.cancelled():
+            raise self._is_closed(node)
+        return found.result()
+
+    @staticmethod
+    def _is_closed(node: str) -> PeerUnreachableError:
+        return PeerUnreachableError(node, "the connections to storage nodes are closed here")
 
     async def _connected(self, node: str) -> Storage:
+        made = asyncio.current_task()
         try:
             storage = await self._connect(node)
         except (PeerError, RemoteError) as error:
-            self._note_lost(node, error)
+            self._note_lost(node, made, error)
             raise
-        if self._lost.pop(node, None) is not None:
+        if made not in self._unwanted and self._lost.pop(node, None) is not None:
             self._log.info("storage node %s: connected", node)
-        storage.ended.add_done_callback(lambda ended: self._note_lost(node, ended.result()))
+        storage.ended.add_done_callback(lambda ended: self._note_lost(node, made, ended.result()))
         return storage
 
-    def _note_lost(self, node: str, why: PeerError | RemoteError) -> None:
+    def _note_lost(self, node: str, made: object, why: PeerError | RemoteError) -> None:
+        """The connection that the task `made` made, or was to make, is lost."""
         known = self._lost.get(node)
         gone = isinstance(why, PeerUnreachableError | DeadlineError)
-        if self._closed or node not in self._connections or (known is not None and (gone or known == str(why))):
+        if self._closed or made in self._unwanted or (known is not None and (gone or known == str(why))):
             return  # dropped, or logged already; for a node that is known to be lost only a new reason to refuse us is news
         self._lost[node] = str(why)
         self._log.warning("storage node %s is left out until it can be reached: %s", node, why)
@@ -143,8 +156,9 @@ class StorageNodes:
         for node in nodes:
             self._lost.pop(node, None)
             if (made := self._connections.pop(node, None)) is not None:
+                self._unwanted.add(made)
                 closing = asyncio.ensure_future(_close_dropped(made))
-                self._dropped[closing] = None
+                self._dropped[closing] = made
                 closing.add_done_callback(lambda done: self._dropped.pop(done, None))
 
     async def returned(self, node: str, seconds: float) -> None:
@@ -174,23 +188,22 @@ class StorageNodes:
         self._closed = True
         for probe in self._probes.values():
             probe.attempts.cancel()
-        for dropped in self._dropped:
-            dropped.cancel()
-        connections, self._connections = self._connections, {}
-        closing = [*self._dropped, *(asyncio.ensure_future(_close(one)) for one in connections.values())]
+        connections = [*self._dropped.values(), *self._connections.values()]
+        self._connections = {}
+        for one in self._dropped:  # what closes a dropped connection may not have begun
+            one.cancel()
+        closing = [asyncio.ensure_future(_close(one)) for one in connections]
         if closing:
-            await asyncio.wait(closing)
-        for one in closing:
-            if not one.cancelled():
-                one.result()
+            await asyncio.wait([*self._dropped, *closing])
+        for done in closing:
+            done.result()
 
 
 async def _close_dropped(made: asyncio.Task[Storage]) -> None:
     """Close a connection once it is made."""
-    try:
-        await asyncio.wait([made])
-    finally:  # also where all are closed meanwhile
-        await _close(made)
+    await asyncio.wait([made])
+    if not made.cancelled() and made.exception() is None:
+        await made.result().close()
 
 
 async def _close(connecting: asyncio.Task[Storage]) -> None:

@@ -136,12 +136,12 @@ def test_clients_of_one_process_share_the_client_ids_of_their_feeds() -> None:
         log, directory = _logged()
         first, ids = directory.given, ReaderIdsOfProcess()
         for _ in range(ROUNDS):
-            shared = ids.of(uuid.UUID(int=1))
+            shared = ids.of("here", uuid.UUID(int=1))
             async with LogClient(directory, log.connect, log=LOG, options=OPTIONS, reader_ids=shared) as client:
                 await _read(client)
             await asyncio.sleep(REST)
         assert directory.given == first + 1
-        assert ids.of(uuid.UUID(int=2)).take(1e9) is None
+        assert ids.of("here", uuid.UUID(int=2)).take(1e9) is None
 
     simulate(work())
 
@@ -174,10 +174,10 @@ def test_a_client_id_rests_and_is_nobody_elses_meanwhile() -> None:
 
 
 def test_a_forked_process_uses_no_client_id_of_its_parent() -> None:
-    ids, cluster = ReaderIdsOfProcess(), uuid.UUID(int=1)
-    ids.of(cluster).give_back(7, 0.0)
+    ids, cluster = ReaderIdsOfProcess(), ("here", uuid.UUID(int=1))
+    ids.of(*cluster).give_back(7, 0.0)
     with mock.patch.object(os, "getpid", return_value=os.getpid() + 1):
-        assert ids.of(cluster).take(1e9) is None
-    assert ids.of(cluster).take(REST - 0.1) is None
-    assert ids.of(cluster).take(REST) == 7
-    assert ids.of(cluster).take(1e9) is None
+        assert ids.of(*cluster).take(1e9) is None
+    assert ids.of(*cluster).take(REST - 0.1) is None
+    assert ids.of(*cluster).take(REST) == 7
+    assert ids.of(*cluster).take(1e9) is None

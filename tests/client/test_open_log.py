@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +14,9 @@ import pytest
 
 from waltzctl.engine.client import open_log
 from waltzctl.engine.client.connection_factory import ConnectionFactory
+from waltzctl.engine.client.reader_ids import ReaderIdsOfProcess
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.metadata.cluster_changes import create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.server_directory import ServerDirectory
 from waltzctl.engine.net.addresses import Address
@@ -84,3 +87,24 @@ def test_contradictions_are_refused(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         reached(tmp_path, monkeypatch, **how)
+
+
+def test_clusters_of_one_key_do_not_share_their_client_ids(tmp_path: Path) -> None:
+    """A cluster that was made again elsewhere, say of restored directories, keeps its key and issues ids of its own."""
+    key, ids = uuid.UUID(int=1), ReaderIdsOfProcess()
+
+    async def of(name: str) -> object:
+        where = tmp_path / name
+        if not where.exists():
+            store = await EmbeddedStore.open(where, create=True)
+            await create_cluster(store, name=name, num_partitions=1, cluster_key=key)
+            await store.close()
+        async with open_log.open_log_client(str(where), plaintext=True, reader_ids=ids) as client:
+            return client._reader_ids
+
+    async def whole() -> None:
+        first = await of("first")
+        assert await of("first") is first
+        assert await of("again") is not first
+
+    asyncio.run(whole())

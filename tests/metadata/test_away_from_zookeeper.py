@@ -118,14 +118,16 @@ def test_a_call_does_not_outlast_the_session_in_which_it_began() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("state", [KeeperState.AUTH_FAILED, KeeperState.CLOSED])
-def test_a_call_is_refused_at_once_where_there_will_be_no_connection(state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "why"), [(KeeperState.AUTH_FAILED, "AuthFailedError"), (KeeperState.CLOSED, "ConnectionClosedError")]
+)
+def test_a_call_is_refused_at_once_where_there_will_be_no_connection(state: str, why: str) -> None:
     async def test(away: Away) -> None:
         begun = asyncio.ensure_future(away.store.get("x"))
         await asyncio.sleep(0)
         away.becomes(state)
         for call in (begun, away.store.get("x")):
-            with pytest.raises(PeerUnreachableError, match="node /root/x"):
+            with pytest.raises(PeerUnreachableError, match=f"node /root/x: {why}"):
                 await call
 
     run(test)
@@ -139,5 +141,24 @@ def test_a_call_that_waits_for_a_connection_ends_with_its_store() -> None:
         await away.store.close()
         with pytest.raises(PeerUnreachableError, match="node /root/x"):
             await begun
+
+    run(test)
+
+
+def test_a_call_ends_with_its_store_where_kazoo_does_not_come_to_an_end() -> None:
+    """It is left to a thread while it tries to connect, and its state stays as it was."""
+
+    async def test(away: Away) -> None:
+        begun = asyncio.ensure_future(away.store.get("x"))
+        await asyncio.sleep(0)
+        await away.store.close()
+        later = asyncio.ensure_future(away.store.get("x"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for call in (begun, later):
+            assert call.done()
+            with pytest.raises(PeerUnreachableError, match="node /root/x: ConnectionClosedError"):
+                await call
+        assert away.kept == 0
 
     run(test)

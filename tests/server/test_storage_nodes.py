@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -245,3 +246,136 @@ def test_an_end_of_the_server_waits_for_no_node_that_has_left() -> None:
         assert (await asyncio.gather(waits, return_exceptions=True))[0].__class__ is asyncio.CancelledError
 
     asyncio.run(work())
+
+
+def test_a_node_that_is_back_at_once_is_not_said_to_be_lost_by_the_end_of_its_dropped_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A loss that is not one would also keep the next one, which is, out of the log."""
+    standing = list[_Closing]()
+
+    async def connect(_: str) -> Storage:
+        standing.append(_Closing())
+        return cast("Storage", standing[-1])
+
+    async def work() -> None:
+        nodes = StorageNodes(connect, log=LOG)
+        await nodes.get("n")
+        nodes.drop(["n"])
+        assert await nodes.get("n") is cast("Storage", standing[1])
+        while not standing[0].closed:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (caplog.messages, nodes._lost) == ([], {})
+        standing[1].ended.set_result(PeerUnreachableError("n", "it is gone"))
+        await asyncio.sleep(0)
+        assert caplog.messages == ["storage node n is left out until it can be reached: n: it is gone"]
+        await nodes.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_becomes_of_a_dropped_attempt_is_not_said_of_the_node_that_is_back(
+    answers: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It answers, and the node that is back does not; or the other way round."""
+    go_on, attempts = asyncio.Event(), list[str]()
+
+    async def connect(name: str) -> Storage:
+        attempts.append(name)
+        dropped = len(attempts) == 1
+        if dropped:
+            await go_on.wait()
+        if dropped != answers:
+            raise PeerUnreachableError(name, "nobody listens")
+        return cast("Storage", _Closing())
+
+    async def work() -> None:
+        nodes = StorageNodes(connect, log=LOG)
+        dropped = asyncio.ensure_future(nodes.get("n"))
+        await asyncio.sleep(0)
+        nodes.drop(["n"])
+        await asyncio.gather(nodes.get("n"), return_exceptions=True)
+        before, known = caplog.messages, {**nodes._lost}
+        assert len(before) == len(known) == (1 if answers else 0)
+        go_on.set()
+        await asyncio.gather(dropped, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert (caplog.messages, nodes._lost) == (before, known)
+        await nodes.close()
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(work())
+
+
+def test_an_end_of_the_server_right_behind_the_leaving_of_a_node_closes_its_connection() -> None:
+    standing = list[_Closing]()
+
+    async def connect(_: str) -> Storage:
+        standing.append(_Closing())
+        return cast("Storage", standing[-1])
+
+    async def work() -> None:
+        nodes = StorageNodes(connect, log=LOG)
+        await nodes.get("n")
+        nodes.drop(["n"])
+        await nodes.close()
+        assert standing[0].closed
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_node_that_came_while_the_assignment_was_read_keeps_its_connection(told: bool) -> None:
+    """`check_connectivity` may have read of the nodes before that one came; a session uses it, before or behind `reassign`."""
+
+    async def work() -> None:
+        made = Leaving(answering=True)
+        go_on = asyncio.Event()
+
+        async def nodes() -> frozenset[str]:
+            await go_on.wait()
+            return frozenset({"old:1"})
+
+        made.nodes = nodes  # type: ignore[method-assign]
+        await made.server.reassign({0: ["old:1"]})
+        await made.server._nodes.get("old:1")
+        checking = asyncio.ensure_future(made.server.check_connectivity())
+        await asyncio.sleep(0)
+        closes = asyncio.Event()
+        store: Any = SimpleNamespace(
+            reassign=lambda _: closes.wait(),  # the earlier session is being closed
+            state=SimpleNamespace(nodes=() if told else ("new:1",)),
+        )
+        made.server.partitions[0] = cast("Any", SimpleNamespace(store=store))
+        telling = asyncio.ensure_future(made.server.reassign({0: ["new:1"]} if told else {0: ["old:1"]}))
+        await made.server._nodes.get("new:1")
+        await made.server._nodes.get("gone:1")
+        go_on.set()
+        await checking
+        assert made.left[0] == {"old:1", "new:1"}
+        closes.set()
+        await telling
+        made.server.partitions.clear()
+        await made.server.stop(0)
+
+    asyncio.run(work())
+
+
+def test_who_waits_for_a_connection_while_all_are_closed_is_told_so_and_not_cancelled() -> None:
+    async def work() -> None:
+        never = asyncio.Event()
+
+        async def connect(name: str) -> Storage:
+            await never.wait()
+            raise AssertionError(name)
+
+        nodes = StorageNodes(connect, log=LOG)
+        waiting = asyncio.ensure_future(nodes.get("n"))
+        await asyncio.sleep(1)
+        await nodes.close()
+        with pytest.raises(PeerUnreachableError, match="closed here"):
+            await waiting
+
+    simulate(work())
