@@ -41,7 +41,7 @@ from waltzctl.engine.durable import disk, journal
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.execution import MANIFEST_ALLOWANCE, carry_out, check_edits, check_space, prepare
-from waltzctl.engine.durable.file_status import file_numbers, names_in
+from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.manifest import (
     INTERRUPTED,
     MANIFEST,
@@ -412,32 +412,40 @@ def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry,
     return tuple(reversed(taken))
 
 
-def _check_ways(entry: QuarantineEntry, ways: Iterable[tuple[KeptFile, Way]]) -> None:
-    """Check that kept files can be moved back, and that there is space for what grows: a begun undo has to end.
+def check_can_end(entry: QuarantineEntry, *, manifests: int = 1) -> None:
+    """Check that the undo of an applied repair, whose files are as it left them, can end once it is begun.  Read-only.
 
-    Nobody can write until it has: the next writer continues it first.  Raises RefusedError, DiskFullError, DiskReadError.
+    Nobody can write until it has: the next writer continues it first.  `manifests`: of how many entries, this one's included, one
+    is written before it ends.  Raises DiskFullError when there is no room for what was cut, and as `check_mounts`.
     """
-    needed = 0
-    for file, way in ways:
-        path = entry.storage / file.path
-        if way is Way.MOVE:
-            _check_mount(entry, path.parent if path.parent.is_dir() else entry.storage)
-        elif way is Way.RANGES and file.before is not None and (now := file_numbers(path)) is not None:
-            needed += max(0, file.before.size - now.size)
-    if needed:
-        disk.check_free_space(entry.storage, needed + MANIFEST_ALLOWANCE, entry.path, doing="bring back what was cut")
+    check_mounts(entry)
+    sizes = [
+        (file.before.size, file.after.size) for file in entry.files if file.in_place and file.before and file.after
+    ]
+    if needed := sum(max(0, before - after) for before, after in sizes):
+        needed += manifests * MANIFEST_ALLOWANCE
+        disk.check_free_space(entry.storage, needed, entry.path, doing="bring back what was cut")
 
 
-def _check_mount(entry: QuarantineEntry, directory: Path) -> None:
+def check_mounts(entry: QuarantineEntry) -> None:
+    """Raise RefusedError when kept files, or moved directories, lie where rename(2) cannot move them back from; DiskReadError."""
+    parents = {(entry.storage / file.path).parent for file in entry.files if file.kept is not None}
+    for parent in sorted(parents):
+        _check_mount(entry.path, parent if parent.is_dir() else entry.storage)
+    for move in entry.moves:
+        _check_mount((entry.storage / move.target).parent, (entry.storage / move.path).parent)
+
+
+def _check_mount(source: Path, target: Path) -> None:
     try:
-        here, there = mount_of(entry.path), mount_of(directory)
+        here, there = mount_of(source), mount_of(target)
     except OSError as error:
-        raise DiskReadError(error.filename or entry.path, None, error, doing="look at") from error
+        raise DiskReadError(error.filename or source, None, error, doing="look at") from error
     if here != there:
         raise RefusedError(
-            f"{entry.path}: lies on another file system, or mount, than {directory}, so that files cannot be moved back;"
+            f"{source}: lies on another file system, or mount, than {target}, so that nothing can be moved back from there;"
             " nothing was modified",
-            advice=f"while nobody has the directory, bring the quarantine back to the disk of {directory}",
+            advice=f"while nobody has the directory, bring it back to the disk of {target}",
         )
 
 
@@ -453,7 +461,7 @@ def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> Quara
     for file, way in ways:
         if way is Way.RANGES:  # one that cannot be written to ends the undo before it begins
             disk.check_writable(entry.storage / file.path)
-    _check_ways(entry, ways)
+    check_can_end(entry)
     entry = replace(entry, state=RepairState.UNDOING)
     _unsettle(entry.path)
     write_entry(entry)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from waltzctl.engine.durable.file_status import names_in
+from waltzctl.engine.durable.file_status import file_numbers, is_directory, names_in
 from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState, locate
 from waltzctl.engine.durable.restore import same_contents, stamp_as
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
@@ -43,6 +43,7 @@ def check_as_left(
     for another way to restore the contents.
     """
     touched = {file.path for file in entry.files}
+    _check_directories(entry, entries)
     _check_moves(entry, entries)
     for file in entry.files:
         path = locate(entry.storage, file.path)
@@ -65,20 +66,37 @@ def check_as_left(
             raise StalePlanError(f"{entry.storage / foreign[0]}: came into a directory that the repair {entry.id} made")
 
 
-def _check_moves(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> None:
-    """Raise StalePlanError when a directory that the repair moved is elsewhere now, or a later repair changed it.
+def _check_directories(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> None:
+    """Raise StalePlanError when a directory in which the repair changed files was moved away since, or is gone.
 
-    Also when a later repair moved a directory away in which this one changed files, and none moved it back: a file would come
-    back alone.
+    A file would come back alone, and with it the directory.  One that a later repair moved away was brought back by hand if it
+    has all other files that the repair left, at least as long.
     """
-    standing = [one for one in reversed(entries) if one.number > entry.number and one.state is RepairState.APPLIED]
-    for directory in sorted({file.path.rpartition("/")[0] for file in entry.files}):
-        moves = ((one, move) for one in standing for move in one.moves if directory in (move.path, move.target))
-        last, move = next(moves, (None, None))
-        if last is not None and move is not None and move.path == directory:
+    moved: dict[str, str] = {}  # where a later repair moved a directory away, and none moved it back: id of that repair
+    for later in entries:
+        if later.number > entry.number and later.state is RepairState.APPLIED:
+            for move in later.moves:
+                moved[move.path] = later.id
+                moved.pop(move.target, None)
+    touched = {file.path for file in entry.files}
+    left = {str(state.partition): state.files for state in entry.partitions or ()}
+    for name in sorted({one.rpartition("/")[0] for one in touched}):
+        path = entry.storage / name
+        others = [(path / one, size) for one, size in left.get(name, ()) if f"{name}/{one}" not in touched]
+        if name in moved:
+            if not others or not all(
+                (now := file_numbers(one)) is not None and now.size >= size for one, size in others
+            ):
+                raise StalePlanError(f"{path}: a later repair changed it too", advice=f"undo {moved[name]} first")
+        elif others and not is_directory(path):
             raise StalePlanError(
-                f"{entry.storage / directory}: a later repair changed it too", advice=f"undo {last.id} first"
+                f"{path}: the directory is gone since the repair {entry.id}, and files would come back to it alone",
+                advice=f"bring the directory back first; the kept bytes are in {entry.path}",
             )
+
+
+def _check_moves(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> None:
+    """Raise StalePlanError when a directory that the repair moved is elsewhere now, or a later repair changed it."""
     moved = {one for move in entry.moves for one in (move.path, move.target)}
     for later in reversed(entries) if moved else ():
         both = {file.path for file in later.files if file.path.rpartition("/")[0] in moved}

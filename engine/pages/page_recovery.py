@@ -25,6 +25,7 @@ from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry
 from waltzctl.engine.durable.quarantine import (
     apply_edits,
+    check_mounts,
     interrupted,
     list_entries,
     roll_back_interrupted,
@@ -341,7 +342,7 @@ def check_undo(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
     """How the files of an applied repair are restored.
 
     Raises StalePlanError if it cannot be undone, because the store was opened for writing since, or because a file is not as the
-    repair left it; DiskReadError.
+    repair left it; RefusedError when the quarantine has been moved to another disk; DiskReadError.
     """
     names = [parse_log_name(Path(one.path).name) for one in entry.files]
     highest = max((name.number for name in names if name is not None), default=0)
@@ -353,6 +354,7 @@ def check_undo(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
             advice=f"room of what was given up may hold other pages by now; the kept bytes are in {entry.path}",
         )
     check_as_left(entry, list_entries(entry.storage, STORE))
+    check_mounts(entry)
     try:
         return ways_back(entry)
     except DamageError as error:

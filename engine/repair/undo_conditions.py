@@ -267,6 +267,8 @@ def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
     now = read_control(entry.storage / CONTROL_FILE_NAME)
     if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:
         return ()
+    if same_contents(stamp_as(entry.storage / file.path, file.before), file.before):
+        return ()  # an interrupted undo has restored it, and its copies are needed no more
     check_copies(entry, [file])
     then = decode_control(content_before(entry, file).read(0, file.before.size))
     found = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, quarantine_directory
-from waltzctl.engine.durable.quarantine import take_back
+from waltzctl.engine.durable.quarantine import check_can_end, check_mounts, take_back
 from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
 from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, with_roll_backs
@@ -89,6 +89,7 @@ def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> Qu
     edits = to_set_aside(entry, entries)
     if not edits:
         return None
+    check_can_end(entry, manifests=2)  # or it would be set aside in vain
     return apply_edits(entry.storage, edits, command=SET_ASIDE, arguments=[entry.id], plan_hash="")
 
 
@@ -121,12 +122,14 @@ def check_undo(
 ) -> tuple[Path, ...]:
     """The files that the undo of an applied entry would set aside first, as a whole or in part.  Read-only.
 
-    Raises StalePlanError when the undo would be refused; RefusedError while a commit journal is in force.
+    Raises StalePlanError when the undo would be refused; RefusedError while a commit journal is in force, and when the quarantine
+    has been moved to another disk.
     """
     refuse_marked(entry.storage)
     edits = to_set_aside(entry, entries) if allow_data_loss else []
     if not edits:
         check_ways_back(entry, entries)
+    check_mounts(entry)
     return tuple(local(edit.path) for edit in edits)
 
 

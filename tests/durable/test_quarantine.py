@@ -33,7 +33,7 @@ from tests.repair.trees import (
 )
 from waltzctl.engine.durable import disk, execution, journal, quarantine
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
+from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Remove, Replace
 from waltzctl.engine.durable.manifest import KeptMove, QuarantineEntry, RepairState, write_entry
 from waltzctl.engine.durable.restore import other_times
 from waltzctl.engine.durable.undoable import check_as_left
@@ -801,3 +801,23 @@ def test_what_a_failed_sync_restored_in_memory_only_is_written_again(
         if one.path == path and one.kind == "write":
             on_disk[one.offset : one.offset + len(one.data)] = one.data
     assert bytes(on_disk) == old
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_directory_that_could_not_be_moved_back_is_told_before_an_undo_begins(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, *, returns: bool
+) -> None:
+    """With no file in the entry nothing was looked at: the undo was begun, and no node started any more."""
+    here, there = tree / "0", tree / ".waltzctl" / "unassigned" / "0"
+    if returns:
+        disk.move_directory(here, there)
+    before = sorted(tree.rglob("*.seg"))
+    entry = run(tree, [MoveDirectory(there, here) if returns else MoveDirectory(here, there)])
+    monkeypatch.setattr(quarantine, "mount_of", lambda path: (1, 2 if Path(path).name == "unassigned" else 1))
+    with recording() as changes, pytest.raises(RefusedError, match="lies on another file system"):
+        undo(tree, None)
+    assert {one.kind for one in changes} <= {"sync-directory"}
+    assert list_entries(tree) == (entry,)
+    monkeypatch.undo()
+    undo(tree, None)
+    assert sorted(tree.rglob("*.seg")) == before

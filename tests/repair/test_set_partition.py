@@ -35,6 +35,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability_marks import Availability, read_availability, save_marks
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
@@ -419,6 +420,39 @@ def test_what_a_repair_removed_does_not_come_back_where_its_directory_was_put_as
     third = apply(plan(storage, assigned=True), arguments=[]).undo_id  # where it was: nothing stands in the way
     for one in (first, third, second):
         undo(storage, one)
+    assert everything(storage) == before
+
+
+@pytest.mark.parametrize("delete_files", [False, True])
+def test_what_a_repair_removed_does_not_come_back_where_a_node_took_the_partition_away(
+    tmp_path: Path, *, delete_files: bool
+) -> None:
+    """No repair says so: the file came back alone, and with it a partition that a node would assign."""
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    (storage / "0" / segment_name(LAST + 1)).write_bytes(b"")
+    before = everything(storage)
+    first = apply(plan_recover(storage), arguments=[]).undo_id
+    with StorageDirectory.open(storage) as node:
+        node.unassign(0, delete_files=delete_files)
+    gone = everything(storage)
+    with pytest.raises(StalePlanError, match="0: the directory is gone since the repair"):
+        undo(storage, first)
+    assert everything(storage) == gone
+    if not delete_files:
+        put_aside_path(storage, 0).rename(storage / "0")
+        undo(storage, first)
+        assert everything(storage) == before
+
+
+def test_a_directory_that_was_brought_back_by_hand_is_where_it_was(tmp_path: Path) -> None:
+    """The repair that put it aside cannot be undone any more, and was named as the one to undo first."""
+    storage = build(tmp_path, Layout.DOCUMENTED)
+    (storage / "0" / segment_name(LAST + 1)).write_bytes(b"")
+    before = everything(storage)
+    first = apply(plan_recover(storage), arguments=[]).undo_id
+    apply(plan(storage, assigned=False), arguments=[])
+    put_aside_path(storage, 0).rename(storage / "0")
+    undo(storage, first)
     assert everything(storage) == before
 
 

@@ -144,7 +144,7 @@ def test_nothing_is_planned_where_something_else_stands_in_the_place_of_a_direct
     assert "not a directory" in refusal(RefusedError, draft.finish)
 
 
-@pytest.mark.parametrize(("replica", "rest"), [(False, " --from REPLICA"), (True, " --allow-data-loss")])
+@pytest.mark.parametrize(("replica", "rest"), [(False, " --from REPLICA"), (True, " --from REPLICA --allow-data-loss")])
 def test_what_a_plan_leaves_names_the_step_that_comes_behind_its_command(
     d: Twelve, tmp_path: Path, replica: bool, rest: str
 ) -> None:

@@ -13,10 +13,19 @@ from tests.builders import build_directory
 from tests.durable.test_manifest import sealed
 from tests.repair.scenes import MARK, Scene, codes, make_scene, status
 from tests.repair.trees import contents, snapshot
+from waltzctl.engine.durable import disk, execution, quarantine
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit, Overwrite, Replace
-from waltzctl.engine.durable.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
-from waltzctl.engine.errors import RefusedError, StalePlanError
+from waltzctl.engine.durable.manifest import (
+    QuarantineEntry,
+    RepairState,
+    decode_entry,
+    encode_entry,
+    read_entry,
+    write_entry,
+)
+from waltzctl.engine.durable.restore import Way, put_back
+from waltzctl.engine.errors import DiskFullError, RefusedError, StalePlanError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply, undo_repair
 from waltzctl.engine.repair.recover import plan_recover
@@ -27,6 +36,7 @@ from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.store import STATE_FILES, apply_edits, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
+from waltzctl.formats.segment import segment_name
 
 LAST = 129
 """The last transaction of partition 0 of a scene."""
@@ -425,4 +435,47 @@ def test_what_a_repair_wrote_is_not_needed_to_take_it_back(scene: Scene) -> None
     for name in built:
         (entry.path / name).write_bytes(b"x")
     undo(scene.root)
+    assert snapshot(scene.root) == before
+
+
+@pytest.mark.parametrize("why", ["room", "mount"])
+def test_nothing_is_set_aside_where_the_undo_could_not_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """What came since was taken into the quarantine first, and then the undo was refused: "nothing was changed"."""
+    if why == "mount":
+        (scene.root / "0" / segment_name(LAST + 1)).write_bytes(b"")
+        undo_id = apply(plan_recover(scene.root), arguments=[]).undo_id
+    else:
+        undo_id = truncate(scene, 115)
+    append(scene.root, 2)
+    before, entries = snapshot(scene.root), list_entries(scene.root)
+    if why == "mount":
+        monkeypatch.setattr(quarantine, "mount_of", lambda path: (1, 2 if disk.QUARANTINE in Path(path).parts else 1))
+    else:
+        monkeypatch.setattr(disk, "free_bytes", lambda path: 70_000)  # for one manifest; some KiB were cut
+        monkeypatch.setattr(execution, "check_space", lambda storage, groups: None)
+    with pytest.raises(RefusedError if why == "mount" else DiskFullError):
+        undo(scene.root, undo_id, allow_data_loss=True)
+    assert snapshot(scene.root) == before
+    assert list_entries(scene.root) == entries
+    if why == "mount":  # a dry run is refused for the same reason
+        with pytest.raises(RefusedError, match="lies on another file system"):
+            check_undo(entries[0], entries, allow_data_loss=True)
+    monkeypatch.undo()
+    undo(scene.root, undo_id, allow_data_loss=True)
+
+
+def test_an_undo_that_was_killed_behind_the_control_file_ends_without_its_copy(scene: Scene) -> None:
+    """The file is as before already, so that no mark falls any more and no copy is needed; undo itself was refused."""
+    before = snapshot(scene.root)
+    undo_id = truncate(scene, MARK - 5, loss=True)
+    (entry,) = list_entries(scene.root)
+    names = [file.path for file in entry.files]
+    file = entry.files[names.index(CONTROL_FILE_NAME)]
+    write_entry(replace(entry, state=RepairState.UNDOING))
+    put_back(entry, file, Way.RANGES)
+    assert file.ranges[0].kept is not None
+    (entry.path / file.ranges[0].kept).write_bytes(b"")
+    undo_repair(scene.root, undo_id)
     assert snapshot(scene.root) == before

@@ -243,7 +243,8 @@ def test_an_end_of_the_server_waits_for_no_node_that_has_left() -> None:
         await asyncio.sleep(0)
         await nodes.close()
         assert cancelled == ["n"]
-        assert (await asyncio.gather(waits, return_exceptions=True))[0].__class__ is asyncio.CancelledError
+        with pytest.raises(PeerUnreachableError, match="closed here"):
+            await waits
 
     asyncio.run(work())
 
