@@ -79,10 +79,14 @@ class SegmentOrder:
 
     def able_to_hold(self, ranges: Iterable[Ids]) -> tuple[SegmentJob, ...]:
         """The jobs of segments that may hold ids of half-open ranges: by names, sizes, and headers where names are doubtful."""
-        self.in_order()
         wanted = covered(ranges)
-        spans = ((job, min(job.first, self._begins[job.first])) for job in self.jobs)
+        spans = ((job, self.lowest(job)) for job in self.jobs)
         return tuple(job for job, low in spans if _meets((low, most_reach(job, self._begins[job.first])), wanted))
+
+    def lowest(self, job: SegmentJob) -> int:
+        """The lowest id that a segment may hold: by its name and, where names are doubtful, its header."""
+        self.in_order()
+        return min(job.first, self._begins[job.first])
 
     def _sorted(self, begins: Mapping[int, int]) -> tuple[SegmentJob, ...]:
         """The jobs by the ids with which their segments begin, those that begin with the same one by name."""

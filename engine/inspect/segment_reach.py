@@ -7,6 +7,7 @@ missing, both ends of the segments that may have them are read.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
@@ -19,7 +20,7 @@ from waltzctl.engine.inspect.segment_order import REMOTE_HEADERS, most_reach
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import Stretch, joint, reach
-from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.log.view import PartitionView, view_partition
 from waltzctl.engine.losses import Gap, Overlap
 
 
@@ -30,7 +31,8 @@ class SegmentReach:
         """`template`: any segment of the partition."""
         self._template, self._limits = template, limits
         self._ordered: list[tuple[tuple[int, int], SegmentJob]] | None = None
-        self._most: list[int] = []
+        self._most: dict[int, int] = {}  # the id after the last one that a segment may hold, by its name
+        self._highest: list[int] = []  # of that the highest up to each place
         self._known: dict[int, int] = {}
 
     def between(self, before: Stretch, behind: Stretch) -> Gap | Overlap | None:
@@ -45,10 +47,10 @@ class SegmentReach:
         """
         ordered, reached = self._listed(), 0
         place = bisect_left(ordered, (one.begins, one.segment), key=lambda pair: pair[0])
-        while place and self._most[place - 1] > number:  # one of those up to there may hold it
+        while place and self._highest[place - 1] > number:  # one of those up to there may hold it
             place -= 1
-            begins, job = ordered[place]
-            if most_reach(job, begins[0]) > number:
+            job = ordered[place][1]
+            if self._most[job.first] > number:
                 reached = max(reached, self._reach_of(job))
         return reached
 
@@ -60,12 +62,30 @@ class SegmentReach:
     def _listed(self) -> Sequence[tuple[tuple[int, int], SegmentJob]]:
         """The segments with the id of the first record and that in the name of each, by these."""
         if self._ordered is None:
-            try:
-                jobs = list(jobs_of(view_partition(self._template.directory, self._template.partition), self._template))
-            except (NotWaltzError, DiskReadError):
-                jobs = []  # whoever lists the directory tells it
-            by_headers = places.on_this_machine(self._template.directory) or len(jobs) <= REMOTE_HEADERS
+            here, view = places.on_this_machine(self._template.directory), None
+            with contextlib.suppress(NotWaltzError, DiskReadError):  # whoever lists the directory tells it
+                view = view_partition(self._template.directory, self._template.partition)
+            jobs = [] if view is None else list(jobs_of(view, self._template))
+            by_headers = here or len(jobs) <= REMOTE_HEADERS
             begins = [(begins_with(job) if by_headers else job.first, job.first) for job in jobs]
             self._ordered = sorted(zip(begins, jobs, strict=True), key=lambda pair: pair[0])
-            self._most = list(accumulate((most_reach(job, begins[0]) for begins, job in self._ordered), max))
+            ends = {} if here or view is None else _ends(view)
+            most = [_bound(job, begins[0], ends.get(job.first)) for begins, job in self._ordered]
+            self._most = {job.first: one for (_, job), one in zip(self._ordered, most, strict=True)}
+            self._highest = list(accumulate(most, max))
         return self._ordered
+
+
+def _ends(view: PartitionView) -> dict[int, int]:
+    """The id behind the last entry of each segment's index, by the id in its name."""
+    return {one.first_transaction_id: one.first_transaction_id + one.entries for one in view.segments}
+
+
+def _bound(job: SegmentJob, begins: int, end: int | None) -> int:
+    """As `most_reach`; the next one's name where the segment's index, up to `end` (None: not asked), leads exactly to it.
+
+    Asked only behind a URL: by their sizes a thousand segments might have what lies behind them, which takes minutes to read.
+    """
+    if end is not None and end == job.following and begins == job.first:
+        return end
+    return most_reach(job, begins)

@@ -36,11 +36,14 @@ def nothing_in_front(job: SegmentJob, span: Span, limits: ReadLimits) -> bool:
 class KnownEnd:
     """The end of a partition at the time of a listing; `fingerprint` is that of its names (`names_fingerprint`).
 
+    `lowest`: the lowest id that the last segment may hold.
+
     Only of partitions without accepted losses and without indexes that lack their data file, so that nothing but the end of the
     last segment can be missing.
     """
 
     last: SegmentJob
+    lowest: int
     proven: Evidence
     fingerprint: bytes
 
@@ -52,7 +55,7 @@ def known_end(run: PartitionRun) -> KnownEnd | None:
         return None
     if any(one.data is None for one in view.segments):
         return None
-    return KnownEnd(ordered[-1], run.proven(), view.fingerprint)
+    return KnownEnd(ordered[-1], run.order.lowest(ordered[-1]), run.proven(), view.fingerprint)
 
 
 def nothing_behind(known: KnownEnd, context: PartitionContext, span: Span, limits: ReadLimits) -> bool:
@@ -62,7 +65,7 @@ def nothing_behind(known: KnownEnd, context: PartitionContext, span: Span, limit
     """
     if names_fingerprint(context.path) != known.fingerprint:
         return False
-    if not _meets(span, (known.last.first, None)):
+    if not _meets(span, (known.lowest, None)):
         return True
     report = check_segment(known.last, ENDS_ONLY, limits)
     return not report.gone and not any(PartitionRun.ends([report], context, known.proven))
@@ -129,7 +132,7 @@ def _at_the_end(run: PartitionRun, span: Span) -> tuple[BelowMark | BelowProof, 
         view, ordered = run.view, run.order.in_order()
         last = ordered[-1] if ordered else None
         assert view is not None
-        if last is not None and not _meets(span, (last.first, None)):
+        if last is not None and not _meets(span, (run.order.lowest(last), None)):
             return ()
         reports = [] if last is None else [run.by_ends(last)]
         gone = any(one.gone for one in reports)

@@ -22,7 +22,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.segment_order import most_reach
 from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
-from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.inspect.verification import ENDS_ONLY, VerifyOptions
 from waltzctl.engine.log.assess import Joint, Stretch, begun, end, joints
 from waltzctl.engine.losses import Gap, Ids
 from waltzctl.engine.spark.splits import FLAT, Surveyed, pack, parts_for
@@ -148,10 +148,10 @@ class ChunkTask:
         return tuple(joints(row, expected, reach.in_front(row[0], min(gaps))))
 
     def _before(self, run: PartitionRun, wanted: Sequence[Ids], limits: ReadLimits) -> list[SegmentReport]:
-        """Reports of segments of earlier chunks that may hold ids of one of the ranges."""
+        """Reports of segments of earlier chunks that may hold ids of one of the ranges, by both ends: they may be many."""
         own = {job.first for job in self.jobs}
         able = [job for job in run.order.able_to_hold(wanted) if job.first not in own]
-        return [check_segment(job, _OPTIONS, limits) for job in able]
+        return [check_segment(job, ENDS_ONLY, limits) for job in able]
 
 
 def _unchanged(report: SegmentReport) -> bool:

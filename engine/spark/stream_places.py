@@ -11,6 +11,7 @@ finding belongs to one batch.  A segment without records that stands inside the 
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -119,37 +120,48 @@ class PartitionPlaces:
         self.partition: int = view.partition
         self._directory = view.path
         self._listed: Sequence[SegmentView] = view.data_segments
+        self._ends: dict[int, int] = {}  # what `_end_of` found
+
+    def _owns(self, place: int) -> bool:
+        """Whether a segment owns ids: none does that is empty and stands inside the one in front of it that has records.
+
+        Only of an empty one that segment is opened, and of the last one only where the index in front does not tell that it was
+        begun where that ends: nothing is opened while a log goes on.
+        """
+        before = self._in_front[place]
+        if before is None or not _is_empty(self._listed[place]):
+            return True
+        number, one = self._listed[place].first_transaction_id, self._listed[before]
+        if place == len(self._listed) - 1 and one.first_transaction_id + one.entries == number:
+            return True
+        return self._end_of(one.first_transaction_id) < number
 
     @cached_property
-    def _segments(self) -> Sequence[SegmentView]:
-        """Those that own ids."""
-        return tuple(self._owners())
+    def _in_front(self) -> Sequence[int | None]:
+        """Of each segment the place of the last one in front of it that is not empty; None: there is none."""
+        found: list[int | None] = []
+        before: int | None = None
+        for place, one in enumerate(self._listed):
+            found.append(before)
+            before = before if _is_empty(one) else place
+        return found
 
-    def _owners(self) -> Iterator[SegmentView]:
-        before: SegmentView | None = None  # the last one with records
-        for one in self._listed:
-            if one.data is None or one.data.size != HEADER_SIZE:
-                before = one
-            elif before is not None and self._inside(before, one):
-                continue
-            yield one
+    @cached_property
+    def _bounds(self) -> Sequence[int | None]:
+        """Of each segment the last id that it may own, by the name of the next one that is not empty; None: there is none."""
+        found: list[int | None] = []
+        bound: int | None = None
+        for one in reversed(self._listed):
+            found.append(bound)
+            bound = bound if _is_empty(one) else one.first_transaction_id - 1
+        return found[::-1]
 
-    def _inside(self, before: SegmentView, empty: SegmentView) -> bool:
-        """Whether a segment goes on behind the name of an empty one.
-
-        Of the last one the index in front tells that it was begun where that ends: nothing is opened while a log goes on.
-        """
-        if empty is self._listed[-1] and before.first_transaction_id + before.entries == empty.first_transaction_id:
-            return False
-        return self._goes_on(before, empty.first_transaction_id)
-
-    def _goes_on(self, before: SegmentView, number: int) -> bool:
-        """Whether a segment has an intact record with the id `number` or a higher one."""
-        with open_segment(SegmentJob(self._directory, before.first_transaction_id, self.partition)) as opened:
-            if opened.short:
-                return False
-            found = _scan_up_to(opened, _proven(opened, None), None)
-            return found is not None and found.transaction_id >= number
+    def _end_of(self, first: int) -> int:
+        """The id of a segment's last intact record; -1 without any."""
+        if first not in self._ends:
+            found = self._in_segment(first, None, BEGINNING)
+            self._ends[first] = -1 if found is None else found.transaction_id
+        return self._ends[first]
 
     @property
     def first(self) -> int | None:
@@ -163,15 +175,19 @@ class PartitionPlaces:
 
     def _owned_up_to(self, place: int) -> int | None:
         """The last id that a segment owns; None: it owns all further ids."""
-        return self._segments[place + 1].first_transaction_id - 1 if place + 1 < len(self._segments) else None
+        behind = next((one for one in range(place + 1, len(self._listed)) if self._owns(one)), None)
+        return None if behind is None else self._listed[behind].first_transaction_id - 1
 
     def at_or_before(self, transaction_id: int | None, known: Anchor = BEGINNING) -> Anchor | None:
         """The intact record with the highest id up to this one (None: of all); None when there is none.
 
         `known`: a record that was read earlier, from which a scan may start where there is no index.
         """
-        for place in range(len(self._segments) - 1, -1, -1):
-            first, bound = self._segments[place].first_transaction_id, self._owned_up_to(place)
+        for place in range(len(self._listed) - 1, -1, -1):
+            first = self._listed[place].first_transaction_id
+            if (transaction_id is not None and first > transaction_id) or not self._owns(place):
+                continue
+            bound = self._owned_up_to(place)
             if transaction_id is not None:
                 bound = transaction_id if bound is None else min(bound, transaction_id)
             if bound is not None and first > bound:
@@ -199,10 +215,10 @@ class PartitionPlaces:
 
     def record_now(self, anchor: Anchor) -> Anchor | None:
         """The intact record that has the anchor's id now, in whatever segment; None when there is none."""
-        if any(one.first_transaction_id == anchor.segment for one in self._segments):
+        if any(one.first_transaction_id == anchor.segment for one in self._listed):
             assert anchor.segment is not None
             owner = self._owner(anchor.transaction_id)
-            if owner is not None and self._segments[owner].first_transaction_id == anchor.segment:
+            if owner is not None and self._listed[owner].first_transaction_id == anchor.segment:
                 with open_segment(SegmentJob(self._directory, anchor.segment, self.partition)) as opened:
                     seen = _look(opened, anchor)
                 if seen is not None:
@@ -211,8 +227,8 @@ class PartitionPlaces:
         return found if found is not None and found.transaction_id == anchor.transaction_id else None
 
     def _owner(self, transaction_id: int) -> int | None:
-        owners = [n for n, one in enumerate(self._segments) if one.first_transaction_id <= transaction_id]
-        return owners[-1] if owners else None
+        able = bisect_right(self._listed, transaction_id, key=lambda one: one.first_transaction_id)
+        return next((place for place in range(able - 1, -1, -1) if self._owns(place)), None)
 
     def ranges(self, start: Anchor, end: Anchor, template: SegmentRange) -> Iterator[SegmentRange]:
         """The ranges of the ids after `start` up to `end`.
@@ -226,9 +242,12 @@ class PartitionPlaces:
         if low < head:
             yield replace(template, segment=head, first=low, last=min(head - 1, high), before=True)
             low = head
-        for place, segment in enumerate(self._segments):
-            first, bound = segment.first_transaction_id, self._owned_up_to(place)
-            if first > high or (bound is not None and bound < low):
+        for place, segment in enumerate(self._listed):
+            first, most = segment.first_transaction_id, self._bounds[place]
+            if first > high or (most is not None and most < low) or not self._owns(place):
+                continue
+            bound = self._owned_up_to(place)
+            if bound is not None and bound < low:
                 continue
             last = high if bound is None else min(bound, high)
             stop = end.end if end.segment == first else None
@@ -270,6 +289,11 @@ class PartitionPlaces:
                 ends_at=whole.ends_at if behind is None else None,
                 bytes=max(0, part.stop - part.start),
             )
+
+
+def _is_empty(one: SegmentView) -> bool:
+    """Whether a data file has a header and no record."""
+    return one.data is not None and one.data.size == HEADER_SIZE
 
 
 def _proven(opened: SegmentCheck, bound: int | None) -> Anchor | None:

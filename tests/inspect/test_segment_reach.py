@@ -92,3 +92,14 @@ def test_segments_stand_where_their_first_records_say(storage: Path, name: int) 
 
 def test_of_a_directory_that_is_gone_the_two_are_all_that_is_known(tmp_path: Path) -> None:
     assert reach(tmp_path / "none").between(stretch(20, 22), stretch(30, 40)) == Gap(22, 30, 30, 20)
+
+
+@pytest.mark.parametrize(("here", "asked"), [(True, [10, 0]), (False, [10])])
+def test_behind_a_url_an_index_that_leads_to_the_next_name_bounds_a_segment(
+    storage: Path, read: list[int], monkeypatch: pytest.MonkeyPatch, here: bool, asked: list[int]
+) -> None:
+    """By the sizes of files there may be a thousand segments in front of a gap that might have it: minutes of requests."""
+    monkeypatch.setattr(segment_order, "_SLACK", 4096)
+    monkeypatch.setattr(segment_reach.places, "on_this_machine", lambda path: here)
+    assert reach(storage).between(stretch(20, 22), stretch(30, 40)) == Gap(26, 30, 30, 20)
+    assert read == asked

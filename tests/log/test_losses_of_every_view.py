@@ -287,3 +287,18 @@ def test_a_stream_has_the_records_of_a_segment_in_which_an_empty_one_stands(
     rows = Query(age(damaged.root)).run()
     assert [row["transaction_id"] for row in rows if row["data_length"] is not None] == [*range(COUNT)]
     assert of_rows(row for row in rows if row["finding"]) == Counter()
+
+
+@pytest.mark.parametrize(("number", "missing"), [(39, 0), (40, 5), (43, 5), (44, 5), (45, 0)])
+def test_a_read_in_front_of_the_name_of_the_last_segment_tells_what_is_missing_behind_its_records(
+    place: Path, number: int, missing: int
+) -> None:
+    """It has 30 to 39, and its name is 45, which proves that there was more."""
+    root = Damaged(place / "d", random.Random(1)).root
+    for path in (seg, idx):
+        path(root, 0, 30).rename(path(root, 0, 45))
+    age(root)
+    expected = Counter(range(40, 40 + missing))
+    assert of_findings(dump_records(root, first=number, last=number)) == expected
+    rows = read(root, minTransactionId=number, maxTransactionId=number)
+    assert of_rows(row for row in rows if row["finding"]) == expected

@@ -265,8 +265,8 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/stream_places.py",
-        "(bound is not None and bound < low)",
-        "(bound is not None and bound <= low)",
+        "(most is not None and most < low)",
+        "(most is not None and most <= low)",
         ("tests/spark/test_stream_places.py::test_a_batch_is_ranges_of_the_segments_that_own_its_ids",),
         "the last record of a segment is left out of a stream when the batch begins with it",
     ),

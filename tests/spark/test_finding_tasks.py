@@ -18,6 +18,8 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import segment_checks, segment_order
 from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.verification import ENDS_ONLY, VerifyOptions
 from waltzctl.engine.spark import finding_tasks
 from waltzctl.engine.spark.directory_views import VIEW_PLANS
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask
@@ -449,6 +451,28 @@ def test_only_who_may_hold_what_was_given_up_is_read_again(
     list(end.run(ReadLimits()))
     assert isinstance(end, ChunkTask)
     assert checked == [*(job.first for job in end.jobs), *again]
+
+
+def test_of_who_may_hold_what_was_given_up_both_ends_are_read_and_not_the_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their sizes they are many, as a record may be short: one task would read them all a second time."""
+    storage = build_directory(tmp_path / "s", {0: 100}, per_segment=10, size=20)
+    ledger_path(storage).parent.mkdir(exist_ok=True)
+    ledger_path(storage).write_bytes(encode_ledger([AcceptedLoss(0, 58, 60, 15, "t", "x")]))
+    age(storage)
+    *_, end = tasks(storage, 4 * SEGMENT)
+    assert isinstance(end, ChunkTask)
+    asked: dict[int, VerifyOptions] = {}
+
+    def noting(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+        asked[job.first] = options
+        return segment_checks.check_segment(job, options, limits)
+
+    monkeypatch.setattr(finding_tasks, "check_segment", noting)
+    list(end.run(ReadLimits()))
+    others = {first: options for first, options in asked.items() if first not in {job.first for job in end.jobs}}
+    assert others == {job.first: ENDS_ONLY for job in end.jobs_before if job.first <= 60}
 
 
 @pytest.mark.parametrize(("mark", "looked_at"), [(202, [0]), (203, [0]), (204, []), (205, [])])

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from tests.builders import build_directory, make_records
+from tests.builders import build_directory, make_records, write_segment
 from tests.inspect.helpers import cut, flip, idx, patch, seg
 from waltzctl.engine.inspect import segment_checks
 from waltzctl.engine.inspect.segment_job import SegmentJob
@@ -393,3 +393,44 @@ def test_a_part_that_begins_inside_a_segment_says_which_ids_are_wanted(
     assert (found[0].first, found[0].start, found[0].start_id) == (24, at(23), 23)
     assert [one.first for one in found[1:]] == [one.last + 1 for one in found[:-1]]
     assert found[-1].last == 32
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The segments that are opened, by the ids in their names."""
+    found: list[int] = []
+
+    def noting(job: SegmentJob) -> Any:
+        found.append(job.first)
+        return open_segment(job)
+
+    monkeypatch.setattr(stream_places, "open_segment", noting)
+    return found
+
+
+def test_who_reads_behind_it_opens_no_segment_in_which_an_empty_one_stands(storage: Path, opened: list[int]) -> None:
+    """It may not be readable any more, or have no index and be read as a whole, each time anew."""
+    write_segment(storage / "0", [], first=15)
+    now = places(storage)
+    assert now.at_or_before(None) == now.at_or_before(34) == now.record_now(anchor(34)) == anchor(34)
+    assert [one.segment for one in now.ranges(anchor(20), anchor(34), template(storage))] == [20]
+    assert set(opened) == {20}
+
+
+def test_of_a_segment_with_many_empty_ones_inside_the_end_is_looked_for_once(storage: Path, opened: list[int]) -> None:
+    for first in range(11, 20):
+        write_segment(storage / "0", [], first=first)
+    found = list(places(storage).ranges(anchor(9), anchor(34), template(storage)))
+    assert [(one.segment, one.first, one.last) for one in found] == [(10, 10, 19), (20, 20, 34)]
+    assert opened.count(10) == 2, "for its end, and for its ranges"
+
+
+def test_an_empty_segment_owns_what_is_behind_the_records_of_those_in_front(storage: Path, opened: list[int]) -> None:
+    """Between two that stand inside, and at the end."""
+    cut(seg(storage, 0, 10), at(16))
+    for first in (12, 15, 16, 17, 40):
+        write_segment(storage / "0", [], first=first)
+    found = list(places(storage).ranges(anchor(9), anchor(34, transaction_id=50), template(storage)))
+    assert [(one.segment, one.first, one.last) for one in found] == [
+        (10, 10, 15), (16, 16, 16), (17, 17, 19), (20, 20, 39), (40, 40, 50),
+    ]  # fmt: skip
