@@ -39,7 +39,7 @@ COUNT, SIZE = 40, 60
 RECORDS = make_records(COUNT + 20, size=20)
 """Of 60 bytes each; a directory has the first 40, in segments of ten."""
 FIRSTS = tuple(range(0, COUNT, 10))
-MANY = 3_000
+MANY = 600
 SEEDS = [*range(50), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(50, MANY))]
 
 
