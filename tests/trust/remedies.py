@@ -117,6 +117,8 @@ class Way:
         found = [one for result in results for one in result["findings"]] if said.status else []
         codes = [f"{one['code']} {one['partition']}/{one['segment']}/{one['transaction_id']}" for one in found]
         self.steps.append(f"{remedy} -> {said.status} {[one['applied'] for one in results]} {codes[:6]}")
+        if said.status == 12 and "of another cluster" in said.err:
+            return []  # of a single segment and a control file nothing tells which is the other cluster's: this does
         if said.status not in STATUSES or not (results or self.salvaged):
             self.broken.append(f"is refused: {remedy}: {said.status} {_why(said)}")
         return _named(found)
