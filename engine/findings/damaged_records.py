@@ -112,7 +112,7 @@ class Tail:
         if not self.last and self.following == expected and self.begun:
             return f"and transaction {expected} stands at the beginning of the next segment"
         if not self.last and self.following == expected:
-            return f"and transaction {expected}, with which the next segment should begin, is not intact there"
+            return f"and nothing proves that the next segment begins with transaction {expected}, intact"
         if not self.last:
             return "in a segment that is not the last"
         if self.mark is None:

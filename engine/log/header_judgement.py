@@ -121,7 +121,16 @@ def begins_whole(path: PurePath, expected: Expected) -> bool:
                 return True
             if not expected.met_by(read_header_of(source, source.size())):
                 return False
-            first = next(iter(summarise_records(source, first_transaction_id=expected.first, most=1)), None)
+            scan = summarise_records(source, first_transaction_id=expected.first, most=1, check=_damaged)
+            first = next(iter(scan), None)
             return isinstance(first, RecordRun) and first.first_transaction_id == expected.first
-    except (DiskReadError, FileNotFoundError):
+    except (DiskReadError, FileNotFoundError, _DamagedError):
         return False
+
+
+class _DamagedError(Exception):
+    """The first record is damaged; what stands behind it, in all of the file, is not searched for that."""
+
+
+def _damaged() -> None:
+    raise _DamagedError

@@ -422,10 +422,17 @@ class LossPlanner:
                 context.give_up(tail.first, stop, f"the end of {part.data_path.name} was torn, and may have been more")
 
     def gives_back_first(self, part: RepairedSegment) -> bool:
-        """Whether a replica gives back the record with which a segment should begin, and which is lost there."""
+        """Whether a replica gives back the record with which a segment should begin, and which is lost there.
+
+        Where nothing intact follows it, only with all up to the next segment, or to what was durable: a shorter part is not
+        restored.  A place that was given up unread is not, either.
+        """
         assert part.survey is not None
         first, lost = part.first, part.survey.losses[:1]
-        around, stop = Neighbours(self.witnesses.before(part, first), None), first + 1
+        around = Neighbours(self.witnesses.before(part, first), None)
+        stop = part.ceiling or max(first, self.durable_to) + 1
+        if lost and lost[0].unread:
+            return False
         if lost and lost[0].stop is not None:
             around, stop = self.witnesses.around(part, lost[0]), lost[0].stop
         return isinstance(self.records.prove(first, stop, around), Proven)

@@ -11,7 +11,8 @@ differ, these witnesses decide which run is kept, provided that they agree:
 Even then a run is kept only if the other one has no ids beyond it that are nowhere else.  In all other cases the operator
 decides.  ``--allow-data-loss`` keeps the run that reaches further, and of two equally long ones the later segment, which a node
 reads.  A later segment without records is removed, whatever is damaged in the earlier one; and one whose records all stand in the
-earlier one, too, where the end of one of them is torn: if a replica holds them, or with leave.
+earlier one, too, where the end of one of them is torn: if a replica holds them and the next one of the earlier segment, or with
+leave, unless a replica has other records there.
 
 Without leave, none is removed whose index alone proves that there were transactions which are in neither run
 (`engine.log.evidence`): nothing would tell of them any more.
@@ -122,7 +123,9 @@ class OverlapPlanner:
     def _redundant(self, earlier: RepairedSegment, later: RepairedSegment) -> bool:
         """Whether a torn pair is no riddle: the later one ends first, and what is intact of it stands in the earlier one, too.
 
-        Where one of them is torn that alone does not suffice: a replica has to hold these records, or leave to be given.
+        Where one of them is torn that alone does not suffice: a replica has to hold these records, or leave to be given.  It has
+        to hold the one with which the earlier segment goes on, too: the later one may have ended in another one, of which nothing
+        intact is left.  A replica that has other records forbids what leave would allow.
         """
         assert earlier.survey is not None
         assert later.survey is not None
@@ -133,13 +136,23 @@ class OverlapPlanner:
         first, stop = later.first, later.survey.next_id
         if stop >= earlier.survey.next_id or not (self.context.allow_data_loss or self.replicas):
             return False
-        run = self._run(later, first, stop)
-        if not run.equals(self._run(earlier, first, stop)):
+        if not self._run(later, first, stop).equals(self._run(earlier, first, stop)):
             return False
-        if self.context.allow_data_loss or stop == first:  # nothing of it is intact
-            return True
-        theirs = (replica.runs(self.context.partition, first, stop) for replica in self.replicas)
-        return any(held is not None and run.equals(Content("", tuple(one.span for one in held))) for held in theirs)
+        told = [self._told(earlier, *ids) for ids in ((first, stop), (stop, stop + 1)) if ids[0] < ids[1]]
+        return False not in told and (self.context.allow_data_loss or None not in told)
+
+    def _told(self, part: RepairedSegment, first: int, stop: int) -> bool | None:
+        """Whether the replicas that hold transactions `first` to `stop` - 1 have the records of a segment; None: none does."""
+        found = None
+        for replica in self.replicas:
+            held = replica.runs(self.context.partition, first, stop)
+            if held is None:
+                continue
+            self.context.draft.sources |= {one.span.path for one in held}
+            if not self._run(part, first, stop).equals(Content("", tuple(one.span for one in held))):
+                return False
+            found = True
+        return found
 
     def _proves_more(self, earlier: RepairedSegment, later: RepairedSegment) -> bool:
         """Whether the later one's index alone proves a transaction behind both, which is not given up."""

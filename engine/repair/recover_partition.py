@@ -319,17 +319,18 @@ def _plan_leftovers(
             harmless = part.data is None and (reached or others.cover(*ids))
             # a single entry tells no length: that a replica proves the record is all that can be known
             alike = harmless and ((entries == 1 and not without(ids, back)) or others.hold_listed(part))
-            lacks = without(ids, lacking) != [ids]
-            if harmless and not alike and context.allow_data_loss and not lacks:
-                context.dispute(
-                    *ids, f"{part.index_path.name}, whose data file is lost, lists other records under these ids"
-                )
+            if harmless and not alike and context.allow_data_loss:
+                elsewhere = without(ids, lacking)
+                for one in elsewhere:
+                    said = f"{part.index_path.name}, whose data file is lost, lists other records under these ids"
+                    context.dispute(*one, said)
+                for one in without(ids, covered(elsewhere)):
+                    context.give_up(*one, "the data file is lost, its index was left")
                 _remove(context, part, loses=True)
                 continue
-            if harmless and not alike and not context.allow_data_loss:
+            if harmless and not alike:
                 _leave_orphan(context, others, part, entries, "truncate in front of them, or bring the data file back")
                 continue
-            harmless = harmless and alike
         else:
             harmless = (
                 expected is not None

@@ -347,7 +347,8 @@ def assert_complete(finding: Finding, storage: Path) -> None:
     assert finding.message
     assert not finding.message.endswith(".")
     assert storage in [finding.path, *finding.path.parents]
-    steps = CATALOGUE[finding.code].remedies(finding.severity)
+    first = finding.waits_for  # what has to be mended first says how
+    steps = CATALOGUE[first or finding.code].remedies(CATALOGUE[first].severity if first else finding.severity)
     if finding.code is not Code.SEGMENT_STRAY:  # where nothing could prove whose it is, nothing mends it
         assert (finding.remedy is None) == (steps == ())
     if finding.remedy is not None:

@@ -19,7 +19,7 @@ from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.storage import orphans
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.loss_ledger import read_ledger
-from waltzctl.formats.segment import Record, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, segment_name
 
 
 def reach_over(scene: Scene, *, same: bool) -> None:
@@ -97,6 +97,20 @@ def test_an_index_in_a_gap_is_given_up_with_what_it_lists(tmp_path: Path, ends: 
     assert [(one.first, one.last, one.disputed) for one in read_ledger(root).losses] == [(ends, 7, False)]
     assert codes(root) == {"segment-gap", "loss-accepted"}
     replica = build_directory(tmp_path / "r", {0: [records]}, local_low_water_mark=11)
+    assert recovered(root, replica)[1].status == "clean"
+
+
+def test_of_what_an_index_lists_only_what_is_missing_is_given_up(tmp_path: Path) -> None:
+    """Others that stand under its ids were given up with the rest, and with that came back unseen what differs from a replica."""
+    records = make_records(12)
+    others = [Record.make(one, records[one].request_id, 0, bytes(99)) for one in (5, 6)]
+    root = build_directory(tmp_path / "d", {0: [records[:5], records[5:8], records[8:]]}, local_low_water_mark=11)
+    (root / "0" / segment_name(5)).unlink()
+    header = (root / "0" / segment_name(0)).read_bytes()[:HEADER_SIZE]
+    (root / "0" / segment_name(0)).write_bytes(header + encode_records([*records[:5], *others])[0])
+    recovered(root, loss=True)
+    assert [(one.first, one.last, one.disputed) for one in read_ledger(root).losses] == [(5, 6, True), (7, 7, False)]
+    replica = build_directory(tmp_path / "r", {0: [[*records[:5], *others, *records[7:]]]}, local_low_water_mark=11)
     assert recovered(root, replica)[1].status == "clean"
 
 

@@ -702,3 +702,23 @@ def test_what_is_left_of_a_record_stays_where_the_next_segment_has_lost_it(
     assert "restore-record 8.seg" in replica[1]
     assert loss[0] == (sealed[0] if damaged == 9 or mark == 7 else f"cut-torn-tail 4.seg 8..8 [{at(7) + 60}+50] loses")
     assert f"accept-loss ledger {damaged}..{damaged} loses" in loss
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("lacks", [None, 8, 9, 10])
+def test_a_torn_tail_stays_where_the_next_segment_gets_nothing_back(
+    tmp_path: Path, lacks: int | None, *, behind: bool
+) -> None:
+    """A replica that had its first record was enough, though only all that is lost there is restored, or nothing."""
+    firsts = (0, 4, 8, 11) if behind else (0, 4, 8)
+    damaged, replica = (Twelve(tmp_path / name, firsts=firsts) for name in ("d", "r"))
+    damaged.seg(4).write_bytes(damaged.seg(4).read_bytes() + RECORDS[8].encode()[:-3])
+    damaged.cut(8, HEADER_SIZE + 30)
+    if lacks is not None:
+        replica.spoil(lacks)
+    repair = plan_recover(age(damaged.root), replicas=[age(replica.root)])
+    stays = lacks is not None and (lacks < 10 or behind)
+    assert ("cut-torn-tail" in actions(repair)) is not stays
+    assert [(one.code, one.segment) for one in repair.plan.undecided if one.code == "torn-tail"] == (
+        [("torn-tail", 4), ("torn-tail", 8)] if stays else []
+    )

@@ -239,14 +239,35 @@ def test_of_two_torn_copies_the_shorter_goes_where_a_replica_has_its_records(
 def test_of_two_torn_copies_the_shorter_stays_where_nobody_has_its_records(
     tmp_path: Path, stop: int, seed: int
 ) -> None:
-    """Neither unasked nor, as there are other records, with a replica; with leave it goes if it holds the same."""
+    """Neither unasked nor with a replica that has none of them; with leave it goes if it holds the same."""
     path = two_torn(tmp_path / "d", stop, 22, seed)
     assert plan_recover(age(path)).plan.steps == ()
     replica = build(tmp_path / "r", [records(0, 15)], mark=22)
-    wanted = stop == 16  # nothing of it is intact
-    assert ("remove-segment" in [one.action for one in plan_recover(path, replicas=[replica]).plan.steps]) is wanted
-    repair = plan_recover(path, allow_data_loss=True)
-    assert ("remove-segment" in [one.action for one in repair.plan.steps]) is (seed == 0 or wanted)
+    assert "remove-segment" not in [one.action for one in plan_recover(path, replicas=[replica]).plan.steps]
+    same = seed == 0 or stop == 16  # nothing of it is intact
+    for replicas in ([], [replica]):
+        repair = plan_recover(path, replicas=replicas, allow_data_loss=True)
+        assert ("remove-segment" in [one.action for one in repair.plan.steps]) is same
+
+
+@pytest.mark.parametrize("loss", [False, True])
+@pytest.mark.parametrize("stop", [16, 18, 19])
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_torn_record_of_the_shorter_copy_may_be_the_right_one(
+    tmp_path: Path, stop: int, *, whole: bool, loss: bool
+) -> None:
+    """Both histories part there: the earlier segment's was kept, silently, and the replica has the other."""
+    path = build(tmp_path / "d", [records(0, 20), records(15, stop)], mark=5)
+    for first in (15,) if whole else (0, 15):
+        target = path / "0" / segment_name(first)
+        target.write_bytes(target.read_bytes()[:-3])
+    other = build(tmp_path / "r", [records(0, stop - 1) + records(stop - 1, 20, seed=9)], mark=5)
+    repair = plan_recover(age(path), replicas=[age(other)], allow_data_loss=loss)
+    assert "remove-segment" not in [one.action for one in repair.plan.steps]
+    assert "segment-overlap" in [one.code for one in repair.plan.undecided]
+    same = build(tmp_path / "s", [records(0, stop) + records(stop, 20, seed=9)], mark=5)  # one step further
+    again = plan_recover(path, replicas=[age(same)], allow_data_loss=loss)
+    assert "remove-segment" in [one.action for one in again.plan.steps]
 
 
 @pytest.mark.parametrize("change", ["torn", "flipped"])

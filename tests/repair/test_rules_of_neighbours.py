@@ -470,8 +470,10 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
     ("lacking", "entries", "restored", "listed", "unasked", "loss"),
     [
         ((2, 4), 3, [], False, "STAYS", "disputed 4..6, AWAY"),
-        ((2, 5), 3, [], False, "STAYS", "given up 4..6, AWAY"),
-        ((6, 8), 3, [], False, "STAYS", "given up 4..6, AWAY"),
+        ((2, 5), 3, [], False, "STAYS", "disputed 5..6, given up 4..4, AWAY"),
+        ((5, 6), 3, [], False, "STAYS", "disputed 4..4, disputed 6..6, given up 5..5, AWAY"),
+        ((6, 8), 3, [], False, "STAYS", "disputed 4..5, given up 6..6, AWAY"),
+        ((4, 7), 3, [], False, "STAYS", "given up 4..6, AWAY"),
         ((7, 8), 3, [], False, "STAYS", "disputed 4..6, AWAY"),
         ((6, 8), 3, [], True, "GONE", "GONE"),
         ((8, 9), 1, [], False, "STAYS", "disputed 4..4, AWAY"),

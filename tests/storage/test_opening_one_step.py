@@ -31,12 +31,14 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.log.header_judgement import Expected, begins_whole
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.spark.data_loss import is_loss
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, encode_entries, entry_position
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, encode_entries, entry_position
 
 
 @pytest.fixture
@@ -132,6 +134,28 @@ def test_a_torn_tail_is_no_left_over_where_the_next_segment_has_lost_that_transa
         if not harmless:
             assert storage.partition(0).quarantined
     assert (data_path(tmp_path).read_bytes() == before) or harmless
+
+
+def test_the_next_segment_is_not_searched_for_its_first_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is damaged, all of the file was read five times: for each torn tail, and by a node at its start."""
+    built(tmp_path, 11, mark=10)
+    target = data_path(tmp_path, 10)
+    key, read = SegmentHeader.decode(target.read_bytes()[:HEADER_SIZE]).cluster_key, 0
+    with target.open("r+b") as data:
+        data.seek(HEADER_SIZE + 9)
+        data.write(b"\xff")
+        data.truncate(8 << 20)
+    take = FileSource.read_into
+
+    def counted(self: FileSource, offset: int, buffer: memoryview) -> int:
+        nonlocal read
+        got = take(self, offset, buffer)
+        read += got
+        return got
+
+    monkeypatch.setattr(FileSource, "read_into", counted)
+    assert not begins_whole(target, Expected(10, 0, key))
+    assert read < 2 << 20
 
 
 def _tear(storage: Path, listed: int) -> None:
