@@ -46,6 +46,10 @@ class Obstacles:
     _special: set[int | None] = field(default_factory=set)
     _headers: dict[tuple[int | None, int | None], Finding] = field(default_factory=dict)
 
+    def copy(self) -> Obstacles:
+        """One that knows the same, and notes what follows on its own."""
+        return Obstacles(self._control, {*self._special}, dict(self._headers))
+
     def special(self, partition: int | None) -> None:
         """Note that a special file stands in a partition."""
         self._special.add(partition)
@@ -54,12 +58,12 @@ class Obstacles:
         """Findings of one place, in any order, each as `behind` returns it once all of them are noted."""
         found = list(findings)
         for one in found:
-            self._note(one)
+            self.note(one)
         yield from map(self.behind, found)
 
     def behind(self, finding: Finding) -> Finding:
         """The finding, with the remedy of the obstacle that has to be mended first, if there is one."""
-        self._note(finding)
+        self.note(finding)
         if finding.remedy is None or not finding.remedy.startswith(_REPAIRS):
             return finding
         first = self._in_front_of(finding)
@@ -69,7 +73,13 @@ class Obstacles:
             return replace(finding, remedy=None, waits_for=Code.SPECIAL_FILE)
         return finding
 
-    def _note(self, finding: Finding) -> None:
+    def headers_from(self, finding: Finding) -> int | None:
+        """From which segment on, by its name, all headers of the partition may be an obstacle; None: that of its own alone."""
+        repairs = finding.remedy is not None and finding.remedy.startswith(_REPAIRS)
+        return _least(finding) if repairs and self._control is None else None
+
+    def note(self, finding: Finding) -> None:
+        """Note a finding that may be an obstacle; it is told elsewhere."""
         of_control = finding.partition is None and str(finding.path).endswith(CONTROL_FILE_NAME)
         if of_control and finding.code in _OF_CONTROL_FILES:
             self._control = self._control or finding
@@ -81,8 +91,14 @@ class Obstacles:
         if self._control is not None:
             return self._control
         known = self._headers.get((finding.partition, finding.segment))
-        if known is None and finding.code in (Code.SEGMENT_OVERLAP, *_OF_ENDS):
-            least = -1 if finding.segment is None or finding.code is Code.SEGMENT_OVERLAP else finding.segment
+        if known is None and (least := _least(finding)) is not None:
             others = (one for one in self._headers.values() if one.partition == finding.partition)
             known = next((one for one in others if one.segment is not None and one.segment >= least), None)
         return None if known is not None and known.code is finding.code else known
+
+
+def _least(finding: Finding) -> int | None:
+    """The first segment, by its name, whose header keeps a finding about several segments from being mended; None: of one."""
+    if finding.code not in (Code.SEGMENT_OVERLAP, *_OF_ENDS):
+        return None
+    return -1 if finding.segment is None or finding.code is Code.SEGMENT_OVERLAP else finding.segment

@@ -20,6 +20,7 @@ from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.columns.segment_columns import SEGMENT
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings.obstacles import Obstacles
 from waltzctl.engine.inspect.dump import dump_control, dump_segment
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -136,11 +137,15 @@ def _plan_findings(
 ) -> Iterator[Notice | PartitionTask | ChunkTask]:
     for one in surveyed:
         limits = ReadLimits()
-        known = (*one.around.findings, *storage_findings(one.scope, one.around, limits))
+        obstacles = Obstacles()
+        known = (
+            *obstacles.together(one.around.findings),
+            *obstacles.together(storage_findings(one.scope, one.around, limits)),
+        )
         if known:
             yield Notice(node_of(one.scope), known)
         for run in one.runs:
-            node = node_of(one.scope, run)
+            node, run.obstacles = node_of(one.scope, run), obstacles
             begun = tuple(run.begin())
             if begun:
                 yield Notice(node, begun)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings.obstacles import Obstacles
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_checks import (
@@ -18,12 +19,13 @@ from waltzctl.engine.inspect.partition_checks import (
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
-from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport, jobs_of
 from waltzctl.engine.inspect.segment_order import most_reach
 from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import ENDS_ONLY, VerifyOptions
 from waltzctl.engine.log.assess import Joint, Stretch, begun, end, joints
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.losses import Gap, Ids
 from waltzctl.engine.spark.splits import FLAT, Surveyed, pack, parts_for
 
@@ -42,6 +44,8 @@ class PartitionTask:
     around: ScopeSurroundings
     bytes: int
     segments: int
+    obstacles: Obstacles = field(default_factory=Obstacles, compare=False)
+    """Those of the storage directory and of the partition's."""
 
     @property
     def cost(self) -> int:
@@ -55,7 +59,9 @@ class PartitionTask:
 
     def opened(self, limits: ReadLimits) -> PartitionRun:
         """The partition's checks (`PartitionRun`)."""
-        return PartitionRun(self.scope, self.partition, self.context, self.around, limits)
+        run = PartitionRun(self.scope, self.partition, self.context, self.around, limits)
+        run.obstacles = self.obstacles.copy()
+        return run
 
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """All findings of the partition, except those about its directory's place in the storage."""
@@ -81,6 +87,8 @@ class ChunkTask:
     """Only with the last chunk: the partition, for its findings as a whole."""
     jobs_before: tuple[SegmentJob, ...] = ()
     """Only with the last chunk: the segments of all other chunks."""
+    obstacles: Obstacles = field(default_factory=Obstacles, compare=False)
+    """As `PartitionTask.obstacles`."""
 
     @property
     def cost(self) -> int:
@@ -94,16 +102,35 @@ class ChunkTask:
 
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """The findings of the segments, of their joins (with the next chunk, too), and with the last chunk of the partition."""
+        obstacles = self.obstacles.copy()
         seen: set[Finding] = set()
         for _ in range(_ATTEMPTS + 1):
             reports = [check_segment(job, _OPTIONS, limits) for job in self.jobs]
             fresh = [one for report in reports for one in report.findings if one not in seen]
             seen.update(fresh)
-            yield from fresh
+            yield from obstacles.together(fresh)
             joins = list(self._joins(reports, limits))
             if not joins or all(_unchanged(report) for report in reports):
-                yield from joins
+                yield from self._behind_obstacles(joins, obstacles, limits)
                 break
+        yield from self._behind_obstacles(self._of_whole(reports, limits), obstacles, limits)
+
+    def _behind_obstacles(
+        self, findings: Iterable[Finding], obstacles: Obstacles, limits: ReadLimits
+    ) -> Iterator[Finding]:
+        """Findings with the remedies of what has to be mended first, also in segments of other chunks."""
+        found = list(findings)
+        own = {job.first for job in self.jobs}
+        wanted = {one.segment for one in found if one.remedy is not None} - own
+        least = min((one for one in map(obstacles.headers_from, found) if one is not None), default=None)
+        if self.jobs and (wanted or least is not None):
+            for job in jobs_of(view_partition(self.directory, self.context.number), self.jobs[0]):
+                if job.first not in own and (job.first in wanted or (least is not None and job.first >= least)):
+                    for one in check_segment(job, ENDS_ONLY, limits).findings:
+                        obstacles.note(one)
+        yield from map(obstacles.behind, found)
+
+    def _of_whole(self, reports: Sequence[SegmentReport], limits: ReadLimits) -> Iterator[Finding]:
         if self.whole is not None:
             run = self.whole.opened(limits)
             listed = run.listed_alone()
@@ -178,7 +205,7 @@ def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> Partiti
     own = replace(scope, partitions={key: partition}, temporary=(), unknown=(), place=None)
     around = ScopeSurroundings(ControlState(None), surveyed.around.held, surveyed.around.cluster_key, ())
     size = sum(job.bytes for job in run.jobs)
-    return PartitionTask(node, own, partition, run.context, around, size, len(run.jobs))
+    return PartitionTask(node, own, partition, run.context, around, size, len(run.jobs), run.obstacles.copy())
 
 
 def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) -> Iterator[ChunkTask]:
@@ -199,4 +226,5 @@ def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) ->
             None if last else (begun[done][1], begun[done][0]),
             whole if last else None,
             tuple(job for _, job in begun[: done - len(row)]) if last else (),
+            whole.obstacles,
         )

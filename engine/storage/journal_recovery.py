@@ -265,9 +265,7 @@ def _is_own(storage: Path, state: JournalState) -> bool:
     with contextlib.suppress(DiskError, FileNotFoundError):
         header = decode_area_header(disk.read_range(state.path, 0, BLOCK))
         if header is not None and header.owner == owner_of(storage):
-            return (
-                header.journal_id == state.journal_id
-            )  # else it is one that was made since, in the place of this one's
+            return header.journal_id == state.journal_id  # else it is one that was made since, in this one's place
     return False
 
 

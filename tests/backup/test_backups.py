@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 
@@ -39,6 +39,7 @@ from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.blob_store import BlobStore
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_storage import PageStorage
@@ -489,8 +490,8 @@ def test_what_a_backup_left_that_met_a_full_disk_in_the_log_is_cut_by_whoever_op
             backup(place, source)
     assert sum(one.stat().st_size for one in blobs) > sum(sizes) + 100_000
 
-    def cut_and_free(store: BlobStore) -> int:
-        given = cut(store)
+    def cut_and_free(store: BlobStore, named: Iterable[BlobSpan] = ()) -> int:
+        given = cut(store, named)
         if given:
             monkeypatch.undo()  # there is room again
         return given

@@ -70,7 +70,7 @@ def test_before_anything_is_set_aside_every_kept_copy_has_to_be_there(tree: Path
     entry = run(
         tree, Cut(tree / "0" / "a.seg", 10), Remove(tree / "0" / "b.seg"), Replace(tree / "1", lambda: [b"new"])
     )
-    restore.check_kept(entry)
+    restore.check_kept(entry, entry.files)
     copies = sorted(one.name for one in entry.path.iterdir())
     assert name in copies
     kept = entry.path / name
@@ -83,7 +83,7 @@ def test_before_anything_is_set_aside_every_kept_copy_has_to_be_there(tree: Path
         kept.symlink_to(entry.path / "elsewhere")
     why = "what the manifest says" if isinstance(now, bytes) else "there any more"
     with pytest.raises(DamageError, match=f"the kept copy is not {why}") as raised:
-        restore.check_kept(entry)
+        restore.check_kept(entry, entry.files)
     assert raised.value.findings[0].path == kept
 
 

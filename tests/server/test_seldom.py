@@ -605,7 +605,10 @@ def test_storage_nodes_are_told_from_the_sessions_where_the_metadata_does_not_an
             _metadata=SimpleNamespace(nodes=metadata),
             _log=LOG,
             partitions={1: partition},
-            _nodes=SimpleNamespace(get=get),
+            _nodes=SimpleNamespace(get=get, known=frozenset(), drop=lambda _: None),
+            replicas={},
+            _storage_nodes=frozenset(),
+            _in_session=lambda: frozenset({"b:1", "a:1"}),
         )
         assert asyncio.run(LogServer.check_connectivity(cast("Any", port))) == (("a:1", True), ("b:1", False))
 

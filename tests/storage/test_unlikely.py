@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from dataclasses import replace
 from pathlib import Path, PurePath
 from types import SimpleNamespace
@@ -44,7 +45,7 @@ from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import create_cluster
 from waltzctl.engine.storage.directory import StorageDirectory, open_storage
 from waltzctl.engine.storage.fences import SessionFences, damaged_fences, fence_path, stored_session
-from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path, write_state
+from waltzctl.engine.storage.journal_state import JournalState, look_at_journal, refuse_marked, state_path, write_state
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_log import PartitionLog
 from waltzctl.engine.storage.partition_recovery import renew_last_data, renew_last_index, renew_last_segment
@@ -534,14 +535,22 @@ def test_what_was_forgotten_while_it_was_flushed_is_not_written_anew(
 
 def test_a_journal_that_cannot_be_looked_at_is_not_one_s_own(journaled: Journaled, tmp_path: Path) -> None:
     """It is not removed: the directory may be a copy, whose original needs it."""
-    assert journal_recovery._is_own(journaled.path, journaled.path / "inside")
+
+    def is_own(storage: Path, journal: Path) -> bool:
+        return journal_recovery._is_own(storage, JournalState(journal, uuid.uuid4()))
+
+    assert is_own(journaled.path, journaled.path / "inside")
     (tmp_path / "zeros").write_bytes(bytes(commit_journal.BLOCK))
     for name in ("none", "zeros", "."):
-        assert not journal_recovery._is_own(journaled.path, tmp_path / name)
+        assert not is_own(journaled.path, tmp_path / name)
     journaled.commit({0: 1})
     copy = journaled.after_power_loss(tmp_path)
-    assert not journal_recovery._is_own(copy, tmp_path / "journal-after")
-    assert journal_recovery._is_own(journaled.path, tmp_path / "journal-after")
+    state = look_at_journal(copy).state
+    assert state is not None
+    journal = replace(state, path=tmp_path / "journal-after")
+    assert not journal_recovery._is_own(copy, journal)
+    assert journal_recovery._is_own(journaled.path, journal)
+    assert not is_own(journaled.path, journal.path), "another one's, in its place"
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
