@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.findings.obstacles import Obstacles
 from waltzctl.engine.inspect.control_checks import ControlState
@@ -124,10 +126,11 @@ class ChunkTask:
         wanted = {one.segment for one in found if one.remedy is not None} - own
         least = min((one for one in map(obstacles.headers_from, found) if one is not None), default=None)
         if self.jobs and (wanted or least is not None):
-            for job in jobs_of(view_partition(self.directory, self.context.number), self.jobs[0]):
-                if job.first not in own and (job.first in wanted or (least is not None and job.first >= least)):
-                    for one in check_segment(job, ENDS_ONLY, limits).findings:
-                        obstacles.note(one)
+            with contextlib.suppress(NotWaltzError, DiskReadError):  # who lists the directory for its segments tells it
+                for job in jobs_of(view_partition(self.directory, self.context.number), self.jobs[0]):
+                    if job.first not in own and (job.first in wanted or (least is not None and job.first >= least)):
+                        for one in check_segment(job, ENDS_ONLY, limits).findings:
+                            obstacles.note(one)
         yield from map(obstacles.behind, found)
 
     def _of_whole(self, reports: Sequence[SegmentReport], limits: ReadLimits) -> Iterator[Finding]:
