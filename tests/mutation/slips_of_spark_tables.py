@@ -84,8 +84,8 @@ TABLES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/finding_tasks.py",
-        "            seen.update(fresh)\n            yield from fresh",
-        "            yield from fresh",
+        "            seen.update(fresh)\n            yield from obstacles",
+        "            yield from obstacles",
         ("tests/spark/test_finding_tasks.py",),
         "findings of segments that change are told once a round",
     ),

@@ -246,8 +246,8 @@ SIXTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/directory_views.py",
-        "known = (*one.around.findings, *storage_findings(one.scope, one.around, limits))",
-        "known = tuple(storage_findings(one.scope, one.around, limits))",
+        "            *obstacles.together(one.around.findings),\n",
+        "",
         ("tests/spark/test_views.py::test_findings_are_those_of_verify",),
         "damage of the control file is in no row of the findings",
     ),
