@@ -353,14 +353,13 @@ class Copy:
 
     async def _copy(self) -> None:
         plan, partition, session = self._plan, self._partition, self._plan.session_id
-        kept = plan.keep
         if plan.last > plan.keep:  # a cut that is not in the plan would remove what another copy has written
             kept = await self._data.truncate(session, partition, plan.keep, offline=True)
-        if kept != plan.keep:
-            raise ProtocolError(
-                str(self._data.address),
-                f"partition {partition} ends with transaction {kept} after a cut behind {plan.keep}",
-            )
+            if kept != plan.keep:
+                raise ProtocolError(
+                    str(self._data.address),
+                    f"partition {partition} ends with transaction {kept} after a cut behind {plan.keep}",
+                )
         self._progress.start(f"copying partition {partition}", plan.records)
         size = BatchSize(plan.options.batch_records, plan.options.batch_bytes)
         async with aclosing(read_batches(self._source, partition, plan.keep + 1, plan.target, size)) as batches:

@@ -31,7 +31,8 @@ _OF_CONTROL_FILES = frozenset(
 )
 _OF_HEADERS = frozenset({Code.SEGMENT_KEY, Code.SEGMENT_PARTITION, Code.SEGMENT_NAME, Code.UNKNOWN_VERSION})
 _OF_ENDS = frozenset({Code.ACKNOWLEDGED_MISSING, Code.DURABLE_MISSING})
-_REPAIRS = ("waltzctl recover ", "waltzctl rebuild-index ")
+_RECOVER = "waltzctl recover "
+_REPAIRS = (_RECOVER, "waltzctl rebuild-index ")
 
 
 @dataclass(slots=True)
@@ -64,19 +65,18 @@ class Obstacles:
     def behind(self, finding: Finding) -> Finding:
         """The finding, with the remedy of the obstacle that has to be mended first, if there is one."""
         self.note(finding)
-        if finding.remedy is None or not finding.remedy.startswith(_REPAIRS):
+        if not _by_repair(finding):
             return finding
         first = self._in_front_of(finding)
         if first is not None and first is not finding:
             return replace(finding, remedy=first.remedy, waits_for=first.code)
-        if finding.partition in self._special and finding.remedy.startswith(_REPAIRS[0]):
+        if finding.partition in self._special and _by_repair(finding, _RECOVER):
             return replace(finding, remedy=None, waits_for=Code.SPECIAL_FILE)
         return finding
 
     def headers_from(self, finding: Finding) -> int | None:
         """From which segment on, by its name, all headers of the partition may be an obstacle; None: that of its own alone."""
-        repairs = finding.remedy is not None and finding.remedy.startswith(_REPAIRS)
-        return _least(finding) if repairs and self._control is None else None
+        return _least(finding) if _by_repair(finding) and self._control is None else None
 
     def note(self, finding: Finding) -> None:
         """Note a finding that may be an obstacle; it is told elsewhere."""
@@ -95,6 +95,11 @@ class Obstacles:
             others = (one for one in self._headers.values() if one.partition == finding.partition)
             known = next((one for one in others if one.segment is not None and one.segment >= least), None)
         return None if known is not None and known.code is finding.code else known
+
+
+def _by_repair(finding: Finding, commands: str | tuple[str, ...] = _REPAIRS) -> bool:
+    """Whether the remedy of a finding is a repair."""
+    return finding.remedy is not None and finding.remedy.startswith(commands)
 
 
 def _least(finding: Finding) -> int | None:

@@ -133,7 +133,7 @@ class LogServer:
         self.replicas = {number: tuple(sorted(names)) for number, names in sorted(nodes.items())}
         served = [(one, nodes.get(number, ())) for number, one in self.partitions.items()]
         await asyncio.gather(*(one.store.reassign(names) for one, names in served))
-        now = frozenset(name for names in self.replicas.values() for name in names)
+        now = self._assigned()
         self._nodes.drop(self._storage_nodes - now)  # their sessions are closed
         self._storage_nodes = now
 
@@ -146,7 +146,7 @@ class LogServer:
             names = await self._metadata.nodes()
             # those that were asked for and left the cluster; `names` may be older than what else is known of the assignment
             if gone := self._nodes.known - names - self._storage_nodes:
-                self._nodes.drop(gone - self._in_session() - {name for held in self.replicas.values() for name in held})
+                self._nodes.drop(gone - self._in_session() - self._assigned())
         except WaltzError as error:
             self._log.warning("the storage nodes' assignment is not known: %s", error)
             names = self._in_session()
@@ -160,6 +160,10 @@ class LogServer:
 
         ordered = sorted(names)
         return tuple(zip(ordered, await asyncio.gather(*map(answers, ordered)), strict=True))
+
+    def _assigned(self) -> frozenset[str]:
+        """The storage nodes of every partition of the cluster, as last told."""
+        return frozenset(name for names in self.replicas.values() for name in names)
 
     def _in_session(self) -> frozenset[str]:
         """The storage nodes of the partitions' sessions."""

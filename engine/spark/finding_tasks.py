@@ -123,7 +123,7 @@ class ChunkTask:
         """Findings with the remedies of what has to be mended first, also in segments of other chunks."""
         found = list(findings)
         own = {job.first for job in self.jobs}
-        wanted = {one.segment for one in found if one.remedy is not None} - own
+        wanted = {one.segment for one in found if one.remedy is not None} - own - {None}
         least = min((one for one in map(obstacles.headers_from, found) if one is not None), default=None)
         if self.jobs and (wanted or least is not None):
             with contextlib.suppress(NotWaltzError, DiskReadError):  # who lists the directory for its segments tells it

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
-import importlib
 import json
 import os
 import runpy
@@ -31,9 +30,8 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
-RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
-NEEDED = ("waltzctl.engine.pipeline.agreement_stream", "waltzctl.engine.pipeline.replica_stream")
-"""What the streams of `format("waltz")` and `format("waltz_pipeline")` need besides the runner.  None starts a thread."""
+from waltzctl.engine.spark.worker_daemon import STREAM_RUNNER, import_needed
+
 IDLE = 60.0
 """Seconds."""
 _SOCKET, _LOCK = "runners.sock", "runners.lock"
@@ -53,7 +51,8 @@ def main(directory: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX)
         connection = _connection(directory)
         if connection is None:
-            _import_needed()
+            import_needed(STREAM_RUNNER)
+            sys.modules.pop(STREAM_RUNNER, None)  # it is run as the main module; what it has imported stays
             _start(directory, turn)
     status = None if connection is None else _handed_over(connection)
     return _run() if status is None else status
@@ -85,17 +84,10 @@ def _handed_over(connection: socket.socket) -> int | None:
         return status[0] if status else 1
 
 
-def _import_needed() -> None:
-    for name in (RUNNER, *NEEDED):
-        with contextlib.suppress(ImportError):  # the runner itself reports what it lacks
-            importlib.import_module(name)
-    sys.modules.pop(RUNNER, None)  # it is run as the main module; what it has imported stays
-
-
 def _run() -> int:
     """Run Spark's program in this process; its exit status."""
     try:
-        runpy.run_module(RUNNER, run_name="__main__", alter_sys=True)
+        runpy.run_module(STREAM_RUNNER, run_name="__main__", alter_sys=True)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 0

@@ -15,12 +15,15 @@ import importlib
 import sys
 
 _PLANNING = "pyspark.sql.worker."
+STREAM_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The program that plans a stream (`engine.spark.runner_daemon`)."""
 NEEDED = {
     "pyspark.worker": ("pandas", "waltzctl.engine.spark.batch_read"),
     f"{_PLANNING}create_data_source": ("waltzctl.engine.spark.data_source",),
     f"{_PLANNING}data_source_pushdown_filters": ("waltzctl.engine.spark.batch_read",),
     f"{_PLANNING}plan_data_source_read": ("waltzctl.engine.spark.batch_read",),
     f"{_PLANNING}write_into_data_source": ("waltzctl.engine.spark.writer",),
+    STREAM_RUNNER: ("waltzctl.engine.pipeline.agreement_stream", "waltzctl.engine.pipeline.replica_stream"),
 }
 """The modules that each program of the workers imports anyway when it reads Waltz.  None of them starts a thread."""
 

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from waltzctl.engine.spark import runner_daemon
+from waltzctl.engine.spark.worker_daemon import NEEDED, STREAM_RUNNER
 from waltzctl.engine.spark.worker_python import write_launcher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +80,7 @@ class Java:
     def begin(self, **environment: str) -> int:
         """Start a runner; the process that Java knows."""
         assert self.process.stdin is not None
-        command = [str(self.launcher), "-m", runner_daemon.RUNNER]
+        command = [str(self.launcher), "-m", STREAM_RUNNER]
         self.process.stdin.write(json.dumps([command, environment, str(self.place)]) + "\n")
         self.process.stdin.flush()
         return int(self.line())
@@ -222,5 +223,5 @@ def test_where_no_socket_has_room_for_its_name_each_runs_on_its_own(tmp_path: Pa
 def test_what_the_daemon_imports_is_there() -> None:
     import importlib.util
 
-    for name in (runner_daemon.RUNNER, *runner_daemon.NEEDED):
+    for name in (STREAM_RUNNER, *NEEDED[STREAM_RUNNER]):
         assert importlib.util.find_spec(name) is not None
