@@ -136,10 +136,11 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if not request.node.stash.get(_FAILED, False):
         shutil.rmtree(place, ignore_errors=True)
         left, deadline = _open_below(place), time.monotonic() + _LETTING_GO_SECONDS
+        generations = itertools.chain((0, 1), itertools.repeat(2))  # the last one is half a second's work
         while (
             left and time.monotonic() < deadline
         ):  # held by a traceback, which refers to itself, or by a thread that ends
-            gc.collect()
+            gc.collect(next(generations))
             time.sleep(0.01)
             left = _open_below(place)
         assert not left, f"{request.node.nodeid} left files open: {', '.join(sorted(left))}"

@@ -32,7 +32,7 @@ from waltzctl.formats.segment import HEADER_SIZE
 WRITER = Path(__file__).resolve().parents[1] / "inspect" / "live_writer.py"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("manner", ["hold", "engine"])
 def test_under_a_process_that_appends_and_truncates(
     tmp_path: Path, manner: str, request: pytest.FixtureRequest

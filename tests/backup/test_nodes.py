@@ -302,6 +302,7 @@ def truncating(script: Scripted, at: int, after: int, *, counted: bool, session:
     script.before_records = change
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("counted", "session"), [(True, False), (False, True)])
 def test_a_truncation_between_two_readings(tmp_path: Path, counted: bool, session: bool) -> None:
     place, script = vault(tmp_path), Scripted(records(0, 3000), mark=400)

@@ -104,6 +104,7 @@ def test_nesting_is_no_matter_of_numbers() -> None:
         assert [one.data for one in json_entries(io.BytesIO(f'{{"data":{text}}}'.encode()))] == [text.encode()]
 
 
+@pytest.mark.turns(3)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

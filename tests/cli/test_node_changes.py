@@ -192,6 +192,7 @@ def test_an_assignment_that_cannot_be_read_is_told_before_the_node_is_asked(tmp_
     assert str(tmp_path / "none") in answer.err
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("code", [FailureCode.ONLINE, FailureCode.SESSION_CHANGED])
 def test_a_copy_whose_destination_somebody_switches_on_does_not_say_that_it_is_off(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: FailureCode
@@ -336,7 +337,7 @@ def test_a_quarantined_partition_is_refused_with_the_commands_that_help(served: 
         assert node(other, "records", "--partition", 0) == node(served, "records", "--partition", 0, "--to", 14)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_ctrl_c_leaves_a_copy_that_the_same_command_finishes(tmp_path: Path) -> None:
     """Nothing that was copied is lost, and stderr says how to go on."""
     made = make_records(20_000, size=100)

@@ -88,7 +88,7 @@ def test_the_examples_of_what_is_done_to_a_running_node(tmp_path: Path) -> None:
         assert len(answer.objects) == MARK + 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_recipes_for_backups(tmp_path: Path) -> None:
     waltz, vault, store = tmp_path / "waltz", tmp_path / "vault", tmp_path / "ca.pem"
     build_directory(waltz, {0: RECORDS, 2: RECORDS}, num_partitions=3, local_low_water_mark=MARK)

@@ -234,7 +234,7 @@ def steps_of_vaults(command: Callable[..., Any], tmp_path: Path, source: Path, f
     yield command("backup", "repair", vault, "--from", source), False, {"vault-repaired"}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 def test_what_every_command_prints_is_what_the_schemas_say(tmp_path: Path, form: str) -> None:
     seen = set()
@@ -334,6 +334,7 @@ def test_plain_columns_stand_still_where_nobody_knows_who_appended() -> None:
     ]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_control_files_that_are_hardly_there(tmp_path: Path, layout: Layout) -> None:
     storage = build_directory(tmp_path / "s", {0: 5}, layout=layout)

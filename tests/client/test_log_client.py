@@ -211,7 +211,7 @@ async def all_of_feed(client: LogClient, count: int) -> list[Transaction]:
     return found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_histories(tmp_path: Path, seed: int) -> None:
     """Whatever breaks: what was told to be committed is there once, in the order of the ids, and readers see the same."""
@@ -592,6 +592,7 @@ def test_a_moment_without_memory_hides_no_transaction(
     run(tmp_path, test)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("closes", [True, False], ids=["and the connection is closed", "and cannot be closed at once"])
 def test_a_moment_without_memory_while_partitions_are_mounted_doubles_no_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: bool

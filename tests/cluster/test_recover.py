@@ -291,6 +291,7 @@ def test_a_partition_that_a_server_has_is_left_to_it(stopped: ClusterOfProcesses
     stopped.servers[1].kill()
 
 
+@pytest.mark.turns(3)
 def test_directories_are_recovered_offline(stopped: ClusterOfProcesses) -> None:
     stopped.start_nodes(*(number for number in (1, 2, 3) if stopped.nodes[f"n{number}"].status is not None))
     stopped.start_servers(1)

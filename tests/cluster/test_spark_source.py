@@ -54,6 +54,7 @@ def test_a_batch_is_all_that_is_committed(made: ClusterOfProcesses) -> None:
     assert [row[:2] for row in rows(some, some.partitions())] == [(3, 5), (3, 6), (3, 7)]
 
 
+@pytest.mark.turns(3)
 def test_options_that_cannot_be_meant_are_refused(made: ClusterOfProcesses) -> None:
     for more, message in (
         ({"path": "/data"}, "without a path"),

@@ -78,6 +78,7 @@ def mend_and_undo(whole: dict[int, list[Path]], root: Path, case: Case) -> None:
     shutil.rmtree(root)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("loss", [False, True])
 @pytest.mark.parametrize(
     "wanted",
@@ -94,7 +95,7 @@ def test_a_damaged_record_behind_a_fork_is_no_reason_to_keep_what_goes_with_the_
     mend_and_undo(whole, tmp_path / "case", (wanted, -1, loss))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("size", [ranges.RANGE, 700])
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("number", [0, 49, 60, 99, 100, 112, 129])

@@ -129,7 +129,7 @@ def _of(findings: list[Finding]) -> list[str]:
     return sorted(f"{one.code} {one.path} {one.segment} {one.transaction_id} {one.message}" for one in meant)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("size", [900, 5000, 1 << 30])
 @pytest.mark.parametrize("injury", INJURIES)
 def test_what_is_told_of_a_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, injury: str, size: int) -> None:
@@ -144,6 +144,7 @@ def test_what_is_told_of_a_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert bool(_of(told)) == (injury not in COSTS_NOTHING)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("size", [900, 5000])
 def test_a_stranger_is_named_wherever_ranges_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """It loses no transaction, so that neither the range in front of it nor the one behind it needs it."""

@@ -159,7 +159,7 @@ def test_a_stop_leaves_what_a_node_without_a_journal_leaves(stage: Stage, tmp_pa
     assert (findings, summary.status) == ([], "clean")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("inside", [False, True])
 def test_an_acknowledged_transaction_outlives_kills(
     stage: Stage, tmp_path: Path, directory: Path, *, inside: bool

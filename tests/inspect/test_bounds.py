@@ -395,6 +395,7 @@ def test_many_damaged_places_cost_no_more_of_the_rate_than_is_read_of_the_file(
     assert clock.waited * rate <= 4 * RECORD * records
 
 
+@pytest.mark.turns(3)
 def test_what_a_search_reads_a_thousand_times_is_not_waited_for_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,7 +563,7 @@ def write_large(path: Path, size: int) -> Path:
     return age(storage)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_memory_does_not_grow_with_the_size_of_a_segment(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """128 MiB and twice (with --long: 16 times) as much, read in parts by two threads."""
     times = 16 if request.config.getoption("--long") else 2

@@ -89,6 +89,7 @@ async def last_session(store: MetadataStore, partition: int, *nodes: str) -> Non
     await store.create(f"{PARTITION_PATH}/{partition}", PartitionMetadata(1, 7, replicas).encode())
 
 
+@pytest.mark.turns(2)
 @needs_golden
 def test_a_new_cluster_has_the_nodes_of_a_released_one(stores: Stores) -> None:
     import json
@@ -181,6 +182,7 @@ def test_nodes_come_and_go(stores: Stores) -> None:
     over(stores, test)
 
 
+@pytest.mark.turns(2)
 def test_a_partition_beyond_the_cluster_that_a_node_was_given_can_be_taken_away(stores: Stores) -> None:
     """Nobody of ours gives it; verify names it, and says that unassign and remove-node mend it."""
 
@@ -249,6 +251,7 @@ def test_all_partitions_are_dealt_to_a_group_once(stores: Stores) -> None:
     over(stores, test, partitions=5)
 
 
+@pytest.mark.turns(3)
 def test_many_partitions_are_dealt_and_taken_away_in_a_moment(stores: Stores) -> None:
     """What a step says of the other replicas is counted once for all of them."""
     many = range(60_000)
@@ -618,6 +621,7 @@ def test_the_servers_of_a_cluster_that_lies_below_are_not_to_be_stopped(stores: 
     over(stores, test)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("meanwhile", ["made anew", "assigned"])
 def test_a_cluster_that_is_another_by_now_is_not_deleted(stores: Stores, meanwhile: str) -> None:
     async def test(store: MetadataStore) -> None:
@@ -657,6 +661,7 @@ def test_what_is_said_of_half_a_cluster_leads_to_a_whole_one(stores: Stores) -> 
     over(stores, test)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("foreign", [0, 4])
 def test_a_deletion_of_many_nodes_that_is_interrupted_leaves_no_cluster(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, foreign: int

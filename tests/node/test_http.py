@@ -234,6 +234,7 @@ def test_only_one_request_a_connection(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.mark.turns(2)
 @LOOPS
 def test_many_at_once(tmp_path: Path, loop: str) -> None:
     """Scrapers, health checks and appends together; each gets a whole answer."""

@@ -281,6 +281,7 @@ def test_commits_count_as_if_each_had_been_told_by_single_updates(
         clock.now += 5.0
 
 
+@pytest.mark.turns(2)
 @given(
     st.lists(
         st.tuples(

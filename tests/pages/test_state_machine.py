@@ -84,7 +84,7 @@ def until_full(path: Path, seed: int, room: int, monkeypatch: pytest.MonkeyPatch
     return done
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_disk_that_is_full_at_any_write(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blob file, log, end of a log, checkpoint, copy of a collection: at each byte of them somewhere."""

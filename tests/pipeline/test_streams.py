@@ -152,6 +152,7 @@ def test_chunks_are_compared_one_after_another_and_packed_into_tasks(
     assert covered == list(range(100))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("limit", [1, 400, 3000])
 def test_a_chunk_has_a_bounded_number_of_bytes_or_one_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
@@ -273,7 +274,7 @@ def test_transactions_that_no_replica_has_are_told_also_where_they_are_one(tmp_p
     assert differing.run() == []
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("behind", [0, 1, 50])
 @pytest.mark.parametrize("length", [1, 20, 21, 10**9])
 @pytest.mark.parametrize("limit", [None, 3 * 10**8])
@@ -409,7 +410,7 @@ def test_a_directory_a_node_and_objects_are_replicas_alike(tmp_path: Path) -> No
         assert [(row["partition"], row["last_transaction_id"], row["mark"]) for row in there] == [(0, 59, 39)] * 3
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_replicas_in_an_object_store_are_read_like_directories(tmp_path: Path) -> None:
     """An S3 server on the loopback; objects that are replaced by longer ones, as a copy that is kept up to date replaces them."""
@@ -567,6 +568,7 @@ def test_each_row_of_a_record_that_a_node_does_not_give_out_counts_one(tmp_path:
     assert all(gap.elsewhere for gap in found)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("limit", [None, 30])
 @pytest.mark.parametrize("others", [0, 2])
 def test_a_last_file_on_a_disk_that_is_not_mounted_waits_for_it(tmp_path: Path, limit: int | None, others: int) -> None:

@@ -551,7 +551,7 @@ class MixedHistory(History):
 HISTORIES = [pytest.param(first, marks=[pytest.mark.long] if first >= 400 else []) for first in range(0, 20_000, 200)]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("first", HISTORIES)
 def test_no_history_loses_what_was_acknowledged(first: int) -> None:
     for seed in range(first, first + 200):
@@ -563,7 +563,7 @@ def test_no_history_loses_what_was_acknowledged(first: int) -> None:
             raise
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("first", HISTORIES)
 def test_no_disk_that_is_replaced_takes_what_was_acknowledged_with_it(first: int) -> None:
     replaced = 0

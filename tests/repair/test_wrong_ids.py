@@ -94,6 +94,7 @@ def present(path: Path) -> range:
     return range(sum(stored(path).values()))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("wrong", [105, 3, 4, 6, 2, 9, FAR, -1])
 def test_a_wrong_id_in_the_middle_is_the_loss_of_the_right_one(tmp_path: Path, wrong: int) -> None:
     storage, replica = write(tmp_path / "d", altered({5: wrong})), write(tmp_path / "replica", clean())

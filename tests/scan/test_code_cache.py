@@ -248,7 +248,7 @@ def test_kernel_from_a_cache_with_rubbish_in_it(table_code: bytes, root: Path, m
     assert compiled.load(way).name == f"compiled, {way}"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_loading_from_the_cache_leaves_numba_out(root: Path) -> None:
     script = (
         "import sys\n"

@@ -94,6 +94,7 @@ def set_length(data: bytearray, start: int, length: int) -> None:
     data[start + 28 : start + 32] = length.to_bytes(4, signed=True)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("with_index", [False, True], ids=["alone", "index"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("fake", FAKES)
@@ -110,6 +111,7 @@ def test_fakes_inside_a_damaged_record(fake: str, damage: str, with_index: bool)
     assert found.proof == "index" if with_index else found.proof in ("length", "checksum")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("with_index", [False, True], ids=["alone", "index"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("fake", FAKES)
@@ -190,6 +192,7 @@ def test_fakes_when_nothing_closes(fake: str) -> None:
     assert damages[0].proof == "index"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("fake", FAKES)
 def test_fakes_in_a_torn_tail(fake: str) -> None:
     """The last record is cut off: nothing in it is believed, unless the cut is exactly behind a record inside it."""

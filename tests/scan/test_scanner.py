@@ -381,6 +381,7 @@ def test_behind_the_last_id_there_is_none(choice: bool | None, size: int) -> Non
     assert (damage.offset, damage.transaction_id) == (len(content), 2**63)
 
 
+@pytest.mark.turns(2)
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["", "data", "record"])), min_size=1, max_size=9))
 def test_records_in_any_order_are_judged_alike_by_both_loops(written: list[tuple[int, str]]) -> None:
@@ -485,6 +486,7 @@ def test_every_bit_of_a_small_segment(segment: Segment, compiled: bool) -> None:
         assert damage.proof == "end" if owner == 11 else damage.proof in ("length", "checksum")
 
 
+@pytest.mark.turns(3)
 @KERNELS
 def test_cut_at_every_byte(segment: Segment, compiled: bool) -> None:
     for size in range(HEADER_SIZE, len(segment.data)):

@@ -351,7 +351,7 @@ def _right_answers() -> list[Any]:
     return wire_trials.answers(INTERPRETED)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("loops", "name"),
     [
@@ -434,7 +434,7 @@ class _WrongLoops:
         return self._spoilt("settle", status, state, *arrays)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -35,6 +35,7 @@ async def feed(client: Client, position: int, count: int) -> list[tuple[int, Req
     return found
 
 
+@pytest.mark.turns(2)
 @LOOPS
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_what_is_appended_is_fed_and_its_data_is_given(tmp_path: Path, loop: str, version: int) -> None:

@@ -271,7 +271,7 @@ def appends(draw: st.DrawFn) -> list[tuple[int, AppendLocks]]:
     return draw(st.lists(st.tuples(st.integers(-2, 12), _Table.locks), min_size=1, max_size=9))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @given(appends(), st.integers(1, 30), st.data())
 @settings(max_examples=200)
 def test_appends_that_come_together_are_judged_as_one_by_one(

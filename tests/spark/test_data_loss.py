@@ -178,6 +178,7 @@ def test_what_a_file_that_was_cut_within_a_record_held_is_counted_once_by_everyb
         assert counted(node.partition(0).findings) == lost
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("entries", "lost"),
     [

@@ -85,6 +85,7 @@ def test_several_paths_are_one_table(spark: SparkSession, storage: Path, tmp_pat
     assert counted == {str(storage): 150, str(other): 7}
 
 
+@pytest.mark.turns(3)
 def test_damage_is_rows_and_no_failed_job(spark: SparkSession) -> None:
     """All examples at once: what dump shows of each."""
     expected = in_order(bare(row) for storage in examples() for row in dumped(storage))

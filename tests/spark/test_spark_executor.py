@@ -97,7 +97,7 @@ def test_of_a_long_trace_the_line_that_names_the_reason_is_shown(said: str, show
     assert first_line(RuntimeError(said)) == shown
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_an_interrupt_cancels_the_job(spark_session: Session) -> None:
     def press() -> None:
         while not tracker.getActiveStageIds():

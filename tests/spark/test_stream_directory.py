@@ -535,7 +535,7 @@ def _one_kind(told: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     return [(number, first, code.replace("record-length", "record-checksum")) for number, first, code in told]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_is_damaged_every_intact_record_and_every_finding_comes_once(

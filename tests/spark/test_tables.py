@@ -50,6 +50,7 @@ def dumped(path: Path) -> list[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.parent.name)
 def test_a_table_written_here_holds_what_dump_shows(path: Path, tmp_path: Path) -> None:
     done = write_table(TableRequest(path, tmp_path / "table", "parquet"), LocalExecutor(2))

@@ -47,7 +47,7 @@ def test_what_is_read_and_written_again_is_the_same_and_clean(tmp_path: Path, sp
     assert nothing_left(target, empty=True)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_job_that_fails_leaves_nothing(tmp_path: Path, spark: SparkSession) -> None:
     source = build_directory(tmp_path / "a" / "source", {0: 120, 1: 30})
     target = tmp_path / "b" / "new"

@@ -199,6 +199,7 @@ def test_every_record_is_counted_where_it_belongs(chosen: list[Segment], scale: 
         assert found == dict(expected[name]), name
 
 
+@pytest.mark.turns(3)
 @properties
 @given(st.lists(segments(), max_size=4), st.data())
 def test_ids_runs_generations_and_gaps_are_exact(chosen: list[Segment], data: st.DataObject) -> None:
@@ -229,6 +230,7 @@ def test_ids_runs_generations_and_gaps_are_exact(chosen: list[Segment], data: st
     assert found == {key: (min(all_of), max(all_of)) for key, all_of in generations.items()}
 
 
+@pytest.mark.turns(2)
 @properties
 @given(st.lists(segments(), max_size=5), st.integers(1, 6), st.data())
 def test_beyond_the_bound_what_is_missed_is_bounded_and_said(

@@ -83,7 +83,7 @@ def test_every_example_of_damage_is_counted_as_dump_shows_it(tmp_path: Path, nam
     assert same(parts) == same(report)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @needs_golden
 @pytest.mark.parametrize("directory", golden_directories(), ids=lambda path: path.name)
 def test_directories_of_the_release(directory: Path) -> None:

@@ -399,6 +399,7 @@ def test_a_partition_that_could_not_be_mended_is_not_cut_when_it_is_opened_again
         assert partition.read_range(0, 30) == make_records(20)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("code", "names"),
     [(errno.ENOSPC, (*WRITES, "ftruncate")), (errno.EIO, SYNCS), (errno.EROFS, (*WRITES, "ftruncate"))],

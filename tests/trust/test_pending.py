@@ -32,7 +32,7 @@ def place() -> Iterator[Path]:
         yield Path(one)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seeds", PARTS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_every_rule_holds(seeds: range, place: Path) -> None:
     lines: list[str] = []

@@ -179,6 +179,7 @@ def test_a_backup_that_has_not_the_partition_is_named(tmp_path: Path, source: Pa
     assert (answer.status, told in answer.err) == (0, False)
 
 
+@pytest.mark.turns(2)
 def test_commands_that_write(place: VaultPath) -> None:
     for command in (
         ["recover", place], ["truncate", place, "--partition", "0", "--after", "3"], ["rebuild-index", place],
