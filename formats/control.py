@@ -314,7 +314,7 @@ class PartitionInfo:
         Raises ValueError when no struct is current.
         """
         if self.current is None:
-            raise ValueError(f"partition {self.partition}: neither struct of the pair is valid")
+            raise self._none_in_force()
         current = self.structs[self.current - 1]
         if current.sequence is not None:
             current = replace(current, sequence=_wrapped(current.sequence + 1))
@@ -337,10 +337,13 @@ class PartitionInfo:
         Raises ValueError when no struct is current.
         """
         if self.current is None:
-            raise ValueError(f"partition {self.partition}: no struct of its pair is in force ({self.choice})")
+            raise self._none_in_force()
         if self.structs[2 - self.current].valid:
             return self
         return self.with_struct(3 - self.current, self.structs[self.current - 1].preceding())
+
+    def _none_in_force(self) -> ValueError:
+        return ValueError(f"partition {self.partition}: no struct of its pair is in force ({self.choice})")
 
     def with_struct(self, number: int, written: PartitionStruct) -> PartitionInfo:
         """This info after struct `number` has been overwritten."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
 from waltzctl.engine.client.node_client import NodeClient, in_parts
+from waltzctl.engine.client.port_protocol import LIMITS, A, NodePort
 from waltzctl.engine.errors import PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.formats.wire import admin as wire
 from waltzctl.formats.wire.frame import Magic

@@ -16,9 +16,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar, cast
+from collections.abc import Sequence
+from typing import Generic, Self, cast
 
 from waltzctl.engine.client.calls_in_flight import CallInFlight, CallsInFlight
 from waltzctl.engine.client.connection_failures import (
@@ -30,16 +29,18 @@ from waltzctl.engine.client.connection_failures import (
     not_connected,
 )
 from waltzctl.engine.client.open_connection import open_connection
+from waltzctl.engine.client.port_protocol import LIMITS, A, M, NodePort
 from waltzctl.engine.client.remote_failures import remote_error
+from waltzctl.engine.client.write_room import WriteRoom
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
 from waltzctl.engine.net.addresses import Address
-from waltzctl.engine.net.deadlines import HELD_UP, Deadlines
+from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE
 from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic, keep_alive
 from waltzctl.formats.wire.hello import Hello, choose_version
-from waltzctl.formats.wire.primitives import Limits, MessageError
+from waltzctl.formats.wire.primitives import MessageError
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds for connecting, and for each call."""
@@ -47,8 +48,6 @@ KEEP_ALIVE_SECONDS = 60.0
 """Seconds without a write after which an empty frame is sent.  The release sends one after 600."""
 MAX_BODY = 320 << 20
 """Bytes of the longest body that is accepted: a record of the longest data that our nodes accept, and some more."""
-LIMITS = Limits(max_data=256 << 20, max_string=256 << 20)
-"""Bounds within which messages are decoded.  A node's metrics are one string, of 25 KB for each partition that is busy."""
 WRITE_BUFFER = 1 << 20
 """Bytes in the transport's write buffer above which callers wait until half of them are sent."""
 _SWEEPS_PER_TIMEOUT = 8
@@ -57,34 +56,6 @@ _CLOSE_TIMEOUT = 3.0
 """Seconds for an orderly close, after which the connection is aborted."""
 _MAX_EXPIRED = 100_000
 """Calls without a response in time; with more of them the connection ends."""
-
-
-class CorrelatedMessage(Protocol):
-    """What the messages of all ports have in common."""
-
-    @property
-    def sequence(self) -> int:
-        """The request's sequence number; in a response, that of the request it answers."""
-
-
-M = TypeVar("M", bound=CorrelatedMessage)
-A = TypeVar("A")
-
-
-@dataclass(frozen=True, slots=True)
-class NodePort(Generic[M]):
-    """The protocol of a port, from the client's side.
-
-    `versions`: the codec versions that this client speaks.  `client`, `server`: the texts of the two Hello frames.  `decode`
-    takes a body and the agreed version.  `failure`: the class of responses that carry a failure, in an attribute of that name.
-    """
-
-    magic: Magic
-    versions: tuple[int, ...]
-    client: str
-    server: str
-    decode: Callable[[memoryview, int], M]
-    failure: type[M]
 
 
 class NodePortConnection(asyncio.Protocol, Generic[M]):
@@ -110,14 +81,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._queued_bytes = 0
         self._flush_due = False
         """Whether a `_flush` is scheduled."""
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._turn = asyncio.Lock()
-        """Held by the first of the calls that wait for room; the others queue for it in the order in which they were made."""
-        self._deadlines = Deadlines()
-        """Of the calls that wait for room."""
-        self._waiting = 0
-        """Number of calls that wait for room."""
+        self._room = WriteRoom()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._keep_alive_seconds = keep_alive_seconds
         self._keep_alive_timer: asyncio.TimerHandle | None = None
@@ -192,7 +156,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
     @property
     def full(self) -> bool:
         """Whether the write buffer is full."""
-        return not self._writable.is_set()
+        return self._room.full
 
     def next_sequence(self) -> int:
         """The sequence number for the next request."""
@@ -224,22 +188,15 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         The caller sends before it waits for anything else.  Raises DeadlineError.  Returns when the connection ends: the next
         call fails.
         """
-        if not self.full and not self._waiting:
+        if self._room.at_once:
             return
         seconds = self.timeout if timeout is None else timeout
-        self._waiting += 1
 
         def late() -> DeadlineError:
             said = f"the node took nothing for {seconds:g} s"
             return DeadlineError(str(self.address), said, advice="it may be overloaded or stopped")
 
-        try:
-            with self._deadlines.within(seconds, late):
-                async with self._turn:
-                    while self.full:  # a call that does not wait (`start`) may have filled the buffer again
-                        await self._writable.wait()
-        finally:
-            self._waiting -= 1
+        await self._room.wait(seconds, late)
 
     def start(
         self,
@@ -335,7 +292,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
-        self._deadlines.close()
+        self._room.close()
         if self._error is None:
             self._fail(lost_connection(self.address, error))
         if not self._closed.done():
@@ -343,11 +300,11 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
 
     def pause_writing(self) -> None:
         """The write buffer is full: callers wait."""
-        self._writable.clear()
+        self._room.fill()
 
     def resume_writing(self) -> None:
         """The write buffer has room again."""
-        self._writable.set()
+        self._room.free()
 
     # ---- inside --------------------------------------------------------------------------------------------------------
 
@@ -405,7 +362,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             return
         idle = self._loop.time() - self._last_write
         if idle >= self._keep_alive_seconds:
-            if self._greeted.done() and self._writable.is_set():
+            if self._greeted.done() and not self.full:
                 self._transport.write(keep_alive(self._port.magic, self.version))
             self._last_write = self._loop.time()
             idle = 0.0
@@ -495,7 +452,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 timer.cancel()
         self._sweep_timer = self._keep_alive_timer = None
         self._queued.clear()
-        self._writable.set()
+        self._room.free()
         fail(self._greeted, error)
         for call in self._calls.take_all():
             try:

@@ -10,13 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self
 
-from waltzctl.engine.client.client_connection import (
-    DEFAULT_TIMEOUT,
-    KEEP_ALIVE_SECONDS,
-    M,
-    NodePort,
-    NodePortConnection,
-)
+from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT, KEEP_ALIVE_SECONDS, NodePortConnection
+from waltzctl.engine.client.port_protocol import M, NodePort
 from waltzctl.engine.errors import InvalidRequestError, PeerError
 from waltzctl.engine.net.addresses import Address
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from waltzctl.engine.client.append_bounds import OversizedAppendError, lock_ids
 from waltzctl.engine.client.append_call import AppendCall, Numbered
@@ -20,6 +20,8 @@ from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.feed_watch import FeedWatch
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.log_transaction import Draft, Transaction
+from waltzctl.engine.client.running_calls import RunningCalls
+from waltzctl.engine.client.undecided_appends import UndecidedAppends
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
@@ -69,19 +71,7 @@ class _PendingFlush:
 
 @dataclass(eq=False, slots=True)
 class Mount:
-    """One client id's mount of a partition: its position in the log, its feed, and its undecided appends.
-
-    An append belongs to the call in `_calls` that made it.  Until it is committed it is in one of three states:
-
-    ==================  =====================================================  ============================================
-    state               meaning                                                recorded in
-    ==================  =====================================================  ============================================
-    undecided           sent                                                   `_pending`
-    refused             sent; the server answered with a lock failure, and     `_pending` and `_conflicts`
-                        the feed has not reached the conflicting transaction
-    to be sent again    not committed; its draft will be built again           `AppendCall.again`, counted in `_to_resend`
-    ==================  =====================================================  ============================================
-    """
+    """One client id's mount of a partition: its position in the log, its feed, and its undecided appends."""
 
     endpoint_of: Callable[[PartitionServer, int], MountPoint]
     """The connection of a client id to a server."""
@@ -102,12 +92,8 @@ class Mount:
     """The request id of the last mount request on this connection; None before it."""
     _sequence: int = 0
     """The last sequence number that was used."""
-    _pending: OrderedDict[int, AppendCall] = field(default_factory=OrderedDict)
-    """The calls of undecided appends by sequence number, in the order in which the appends were sent."""
-    _to_resend: int = 0
-    """Appends of all calls that are not committed and have to be sent again, before any new append."""
-    _conflicts: dict[int, int] = field(default_factory=dict)
-    """By an append's sequence number, the transaction that the server named in the lock failure."""
+    _undecided: UndecidedAppends = field(default_factory=UndecidedAppends)
+    _running: RunningCalls = field(default_factory=RunningCalls)
     _flushes: deque[_PendingFlush] = field(default_factory=deque)
     _error: WaltzError | None = None
     """Why the mount has ended; None while it has not."""
@@ -117,14 +103,6 @@ class Mount:
     _nudge_timer: asyncio.TimerHandle | None = None
     _feed_suspended: bool = False
     """Whether the server has sent all that was requested, and waits for a feed request."""
-    _calls: dict[AppendCall, None] = field(default_factory=dict)
-    """Calls that are running, in the order of their start."""
-    _turns: OrderedDict[AppendCall, None] = field(default_factory=OrderedDict)
-    """Calls that have new appends to send; the first one is next."""
-    _flush_calls: int = 0
-    """Calls of `flush` that are running."""
-    _idle: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when no call is running; `settled` waits for it."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def __post_init__(self) -> None:
@@ -204,8 +182,8 @@ class Mount:
             return
         self._error = error
         self._detach()
-        self._pending.clear()
-        for call in self._calls:
+        self._undecided.sent.clear()
+        for call in self._running.appending:
             call.end(error)
         for flush in self._flushes:
             fail(flush.done, error)
@@ -231,8 +209,8 @@ class Mount:
             return
         match message:
             case wire.LockFailure():
-                if self._is_own(message.request_id) and message.request_id.sequence in self._pending:
-                    self._conflicts[message.request_id.sequence] = message.transaction_id
+                if self._is_own(message.request_id) and message.request_id.sequence in self._undecided.sent:
+                    self._undecided.conflicts[message.request_id.sequence] = message.transaction_id
                     self._decide_passed()
             case wire.FlushResponse():
                 for flush in self._flushes:
@@ -268,12 +246,10 @@ class Mount:
         # The mount decides every flush sent before it, also where the log has lost transactions below the flush's mark.
         for flush in self._flushes:
             flush.mark = self.position if flush.mark is None else min(flush.mark, self.position)
-        self._conflicts.clear()
-        while self._pending:
-            self._fail_oldest()
+        self._undecided.fail_all()
         self._decide_passed()
         self.ready.set()
-        for call in self._calls:  # every call, as some have appends to send again, which go before new ones
+        for call in self._running.appending:  # every call, as some have appends to send again, which go before new ones
             call.wake()
         self._feed_suspended = True
         self._request_feed()
@@ -284,7 +260,7 @@ class Mount:
         """Committed transactions of the partition that were received together; most are appends of other clients."""
         if self._mount_id is None:
             return
-        pending, queue = self._pending, self.queue
+        pending, queue = self._undecided.sent, self.queue
         before, held = self.position, 0 if queue is None else queue.qsize()
         for client, generation, partition, sequence, transaction_id, header in rows:
             if transaction_id != self.position + 1:
@@ -292,7 +268,7 @@ class Mount:
             # whoever waits for it first: an error (MemoryError) ends the connection, and the next mount goes on behind `position`
             if client == self.client_id and sequence in pending:
                 while next(iter(pending)) != sequence:
-                    self._fail_oldest()  # appends commit in the order sent: an earlier one can no longer commit
+                    self._undecided.fail_oldest()  # appends commit in the order sent: an earlier one can no longer commit
                 pending[sequence].committed(sequence, transaction_id, generation, header)
                 del pending[sequence]
             if queue is not None:
@@ -308,16 +284,6 @@ class Mount:
             self._connection.pause()
         self._decide_passed()
 
-    def _fail_oldest(self) -> None:
-        """The oldest pending append is not committed and will not be: its call sends it again."""
-        self._give_back(next(iter(self._pending)))
-
-    def _give_back(self, sequence: int) -> None:
-        """Give a pending append back to its call, which sends it again.  An error (MemoryError) leaves it pending."""
-        self._pending[sequence].refused(sequence)
-        del self._pending[sequence]
-        self._to_resend += 1
-
     def _decide_passed(self) -> None:
         """Decide what the feed has reached or passed: flushes, appends sent before them, and refused appends.
 
@@ -325,24 +291,16 @@ class Mount:
         not committed.
         """
         while self._flushes and (mark := self._flushes[0].mark) is not None and mark <= self.position:
-            flush, dropped = self._flushes[0], False
-            while self._pending and next(iter(self._pending)) <= flush.sequence:
-                self._fail_oldest()
-                dropped = True
+            flush = self._flushes[0]
+            dropped = self._undecided.fail_up_to(flush.sequence)
             self._flushes.popleft()
-            _set_result(flush.done, mark)
+            if not flush.done.done():
+                flush.done.set_result(mark)
             if dropped and flush.nudge and self.ready.is_set():  # the server no longer knows this mount
                 self.remount()
-        if self._conflicts:
-            self._return_conflicting()
+        if self._undecided.conflicts:
+            self._undecided.return_conflicting(self.position)
         self._wake_next()
-
-    def _return_conflicting(self) -> None:
-        """Give appends back to their calls whose conflicting transaction the feed has reached."""
-        for sequence in [one for one, conflicting in self._conflicts.items() if conflicting <= self.position]:
-            if sequence in self._pending:
-                self._give_back(sequence)
-            del self._conflicts[sequence]
 
     # ---- the feed ------------------------------------------------------------------------------------------------------
 
@@ -393,32 +351,20 @@ class Mount:
 
     async def settled(self) -> None:
         """Wait until no call that appends and no flush is running.  Calls leave by themselves, as the client id is spent."""
-        for call in self._calls:
-            call.wake()  # one that waits for its source has nothing else that would wake it
-        while self._calls or self._flush_calls:
-            self._idle.clear()
-            await self._idle.wait()
-
-    def _signal_idle(self) -> None:
-        """Wake `settled` when no call is running any more."""
-        if not self._calls and not self._flush_calls:
-            self._idle.set()
+        await self._running.settled()
 
     def enter(self, call: AppendCall) -> None:
         """A call starts here.  Raises the mount's error once the mount has ended."""
         if self._error is not None:
             raise self._error.with_traceback(None)
-        self._calls[call] = None
+        self._running.appending[call] = None
 
     def leave(self, call: AppendCall) -> None:
         """A call leaves: the outcome of its undecided appends is ignored from now on."""
-        self._calls.pop(call, None)
-        self._turns.pop(call, None)
-        for sequence in call.sent:
-            self._pending.pop(sequence, None)
-        self._to_resend -= len(call.again)
+        self._running.leave(call)
+        self._undecided.forget(call)
         self._wake_next()
-        self._signal_idle()
+        self._running.signal_idle()
 
     @property
     def _append_room(self) -> int:
@@ -427,37 +373,30 @@ class Mount:
         0 while appends have to be sent again (they go first), while the partition is not mounted, and while the connection's
         write buffer is full (else appends of any length would pile up in memory).
         """
-        if self._to_resend or self._connection is None or self._connection.full or not self.ready.is_set():
+        undecided = self._undecided
+        if undecided.to_resend or self._connection is None or self._connection.full or not self.ready.is_set():
             return 0
-        return max(0, min(self.options.in_flight - len(self._pending), SPENT_AT - self._sequence))
+        return max(0, min(self.options.in_flight - len(undecided.sent), SPENT_AT - self._sequence))
 
     def room_for(self, call: AppendCall) -> int:
         """How many new appends the call can send now.  If 0, the call is woken when there is room."""
         if self.spent:
             return 0
-        self._turns[call] = None
-        return self._append_room if next(iter(self._turns)) is call else 0
+        return self._append_room if self._running.await_turn(call) else 0
 
     def next_turn(self, call: AppendCall, *, had_one: bool, wants_more: bool) -> None:
         """The call has sent what it could; a call that had a turn goes behind all others that wait."""
-        if not wants_more:
-            self._turns.pop(call, None)
-        elif had_one:
-            self._turns.move_to_end(call)
+        self._running.end_turn(call, had_one=had_one, wants_more=wants_more)
         self._wake_next()
 
     def _wake_next(self) -> None:
         """Wake the calls that have room for new appends, or all when the client id is spent and they need the next mount."""
-        if self._turns:
-            for call in islice(self._turns, None if self.spent else self._append_room):
-                call.wake()
-            if self.spent:
-                self._turns.clear()
+        if self._running.turns:
+            self._running.wake_next(None if self.spent else self._append_room)
 
     def send_again(self, call: AppendCall) -> None:
         """Build the call's refused drafts again and send them."""
-        again, call.again = call.again, []
-        self._to_resend -= len(again)
+        again = self._undecided.take_again(call)
         self.send(call, sorted(one for one in again if one[0] < call.stops_at))
 
     def send(self, call: AppendCall, drafts: Iterable[Numbered]) -> None:
@@ -466,7 +405,7 @@ class Mount:
         assert connection is not None
         assert server is not None
         write, sent, frames = append_writer(connection.version), call.sent, list[bytes]()
-        most = self.options.max_body
+        pending, most = self._undecided.sent, self.options.max_body
         mark, client, generation, partition = self.position, self.client_id, server.generation, self.partition
         for one in drafts:
             place, build = one
@@ -497,20 +436,18 @@ class Mount:
                 break
             frames.append(frame)
             sent[sequence] = one
-            self._pending[sequence] = call
+            pending[sequence] = call
         if not frames:
             return
-        with contextlib.suppress(
-            PeerError
-        ):  # the connection then calls `lost` as well, and the next mount decides them
+        # where it raises the connection calls `lost` as well, and the next mount decides them
+        with contextlib.suppress(PeerError):
             connection.send_frames(frames)
         self._start_nudge_timer()
 
     async def flush(self) -> int:
         """See `LogClient.flush`."""
-        self._flush_calls += 1
-        before = self._undecided()
-        try:
+        with self._running.flushing():
+            before = self._running.undecided
             while True:
                 await self.ready.wait()
                 if self._error is not None:
@@ -519,16 +456,9 @@ class Mount:
                     continue
                 with contextlib.suppress(PeerError):
                     mark = await self._flush().done
-                    before &= self._undecided()
+                    before &= self._running.undecided
                     if not before:  # else some of them were refused and sent again, after that flush
                         return mark
-        finally:
-            self._flush_calls -= 1
-            self._signal_idle()
-
-    def _undecided(self) -> set[tuple[AppendCall, int]]:
-        """Undecided appends, as pairs of call and index of the draft in that call."""
-        return {(call, place) for call in self._calls for place in call.undecided}
 
     def _flush(self) -> _PendingFlush:
         assert self._connection is not None
@@ -540,7 +470,10 @@ class Mount:
         return flush
 
     def _start_nudge_timer(self) -> None:
-        """Start the timer that sends a flush if no append is decided within `nudge` seconds, and mounts again if that is not."""
+        """Start the timer that sends a flush if no append is decided in time (`ClientOptions.answer_seconds`).
+
+        If that is not decided in time, either, it mounts again.
+        """
         if self._nudge_timer is None:
             reached = self._oldest(), self.position
             self._nudge_timer = self._loop.call_later(self.options.answer_seconds, self._nudge_due, *reached)
@@ -548,11 +481,11 @@ class Mount:
     def _oldest(self) -> int:
         """The sequence number of the first append or flush that is not decided; there is one."""
         flushes = (one.sequence for one in islice(self._flushes, 1))
-        return min((*flushes, *islice(self._pending, 1)))
+        return min((*flushes, *islice(self._undecided.sent, 1)))
 
     def _nudge_due(self, oldest: int, position: int) -> None:
         self._nudge_timer = None
-        if not (self._pending or self._flushes) or self._connection is None or not self.ready.is_set():
+        if not (self._undecided.sent or self._flushes) or self._connection is None or not self.ready.is_set():
             return
         self._start_nudge_timer()  # first: an error (MemoryError) below is not the end of it
         self._connection.ask_after(self.options.nudge)
@@ -565,8 +498,3 @@ class Mount:
             elif position == self.position and self._queue_has_room:
                 # a released server that gets no session for a moment leaves a flush without an answer, and a feed without an end
                 self.remount()
-
-
-def _set_result(future: asyncio.Future[Any], value: object) -> None:
-    if not future.done():
-        future.set_result(value)

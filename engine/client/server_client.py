@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
 from waltzctl.engine.client.node_client import NodeClient, in_parts
+from waltzctl.engine.client.port_protocol import LIMITS, A, NodePort
 from waltzctl.engine.errors import RefusedError
 from waltzctl.formats.request_id import NO_CLIENT, NO_PARTITION, RequestId
 from waltzctl.formats.wire import client as wire

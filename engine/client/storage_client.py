@@ -13,8 +13,8 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 
-from waltzctl.engine.client.client_connection import LIMITS, A, NodePort
 from waltzctl.engine.client.node_client import NodeClient
+from waltzctl.engine.client.port_protocol import LIMITS, A, NodePort
 from waltzctl.engine.errors import ProtocolError
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import storage as wire

@@ -6,12 +6,12 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
-from waltzctl.engine.metadata.cluster_changes import Steps
+from waltzctl.engine.metadata.cluster_steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """`command`: its name; `where`: the metadata's location; `steps`: from `waltzctl.engine.metadata.cluster_changes`."""
+    """`command`: its name; `where`: the metadata's location; `steps`: from `waltzctl.engine.metadata.cluster_steps`."""
 
     command: str
     where: str

@@ -12,8 +12,8 @@ from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import PartitionReading
 from waltzctl.engine.cluster.cluster_answers import ask_nodes
 from waltzctl.engine.metadata import cluster_changes
-from waltzctl.engine.metadata.cluster_changes import APPLY, Mode, Steps
 from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
+from waltzctl.engine.metadata.cluster_steps import APPLY, Mode, Steps
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 
 

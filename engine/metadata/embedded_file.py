@@ -2,8 +2,7 @@
 
 Tables::
 
-    znode     path (primary key), data, version, cversion, sequence (number of the next sequential child),
-              session (id of the session that an ephemeral node belongs to, else NULL)
+    znode     see `engine.metadata.embedded_nodes`
     session   see `engine.metadata.embedded_sessions`
 """
 
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
-from waltzctl.engine.metadata import embedded_sessions
+from waltzctl.engine.metadata import embedded_nodes, embedded_sessions
 
 APPLICATION_ID = 0x57414C5A
 """SQLite's ``application_id`` in the header of the file: "WALZ" in ASCII."""
@@ -28,10 +27,7 @@ _BUSY_SECONDS = 10.0
 _TRY_SECONDS = 0.001
 """Seconds between attempts to begin a transaction while another process is in one."""
 _SCHEMA = (
-    """CREATE TABLE znode (
-        path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL DEFAULT 0, cversion INTEGER NOT NULL DEFAULT 0,
-        sequence INTEGER NOT NULL DEFAULT 0, session INTEGER
-    ) WITHOUT ROWID""",
+    embedded_nodes.TABLE,
     embedded_sessions.TABLE,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",

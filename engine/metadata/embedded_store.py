@@ -31,19 +31,12 @@ from waltzctl.engine.durable.file_status import is_still_at, moved_while
 from waltzctl.engine.errors import NotWaltzError, PeerError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata import embedded_sessions
 from waltzctl.engine.metadata.embedded_file import begin_writing, open_file, reading, translated_errors
+from waltzctl.engine.metadata.embedded_nodes import EmbeddedNodes
 from waltzctl.engine.metadata.metadata_store import (
     ANY_VERSION,
     Change,
-    Check,
-    Create,
-    Delete,
     MetadataConflictError,
-    NodeExistsError,
-    NodeMissingError,
-    NodeNotEmptyError,
-    NodeVersionError,
     SessionLostError,
-    Set,
     Watch,
     ZnodeState,
 )
@@ -70,14 +63,13 @@ class EmbeddedStore:
         opened: int,
         session_timeout: float,
     ) -> None:
-        self._path, self._thread, self._database = path, thread, database
+        self._path, self._thread, self._nodes = path, thread, EmbeddedNodes(database, str(path))
         self._absolute_path, self._file_descriptor = path.absolute(), opened
         self._timeout = session_timeout
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._session: int | None = None
         self._session_deadline = 0.0  # in the loop's time, seconds; the session is not over before
-        self._gone_elsewhere: frozenset[int] = frozenset()  # sessions of other machines that are over
         self._session_lock = asyncio.Lock()  # while a session begins: concurrent callers must not begin two
         # by path and (version, cversion) when the watch was set; None: the node did not exist
         self._watches: dict[tuple[str, tuple[int, int] | None], list[Watch]] = {}
@@ -117,19 +109,16 @@ class EmbeddedStore:
                 left = await self._elsewhere()
                 if any(first.get(number) != deadline for number, deadline in left.items()):
                     raise self._used_elsewhere()
-            self._gone_elsewhere = frozenset(left)
+            self._nodes.gone_elsewhere = frozenset(left)
 
     async def _elsewhere(self) -> dict[int, float]:
-        return await self._read(lambda: embedded_sessions.elsewhere(self._database))
+        return await self._read(lambda: embedded_sessions.elsewhere(self._nodes.database))
 
     def _used_elsewhere(self) -> RefusedError:
         return RefusedError(
             f"{self.where}: a process of another machine uses it, and metadata in one file is for the processes of one machine",
             advice="run this on that machine; a cluster of several machines has its metadata in ZooKeeper (--metadata zk://...)",
         )
-
-    def _over(self) -> tuple[int, ...]:
-        return embedded_sessions.over(self._database, self._gone_elsewhere)
 
     @property
     def where(self) -> str:
@@ -152,13 +141,13 @@ class EmbeddedStore:
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
         """See `MetadataStore`."""
-        data, state = await self._read(lambda: self._node(path))
+        data, state = await self._read(lambda: self._nodes.node(path))
         self._watch(path, state, watch)
         return data, state
 
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeState | None:
         """See `MetadataStore`."""
-        state = await self._read(lambda: self._state(path))
+        state = await self._read(lambda: self._nodes.state(path))
         self._watch(path, state, watch)
         return state
 
@@ -166,125 +155,34 @@ class EmbeddedStore:
         """See `MetadataStore`."""
 
         def read() -> tuple[ZnodeState, tuple[str, ...]]:
-            return self._node(path)[1], self._children(path)
+            return self._nodes.node(path)[1], self._nodes.children(path)
 
         state, names = await self._read(read)
         self._watch(path, state, watch)
         return names
-
-    def _node(self, path: str) -> tuple[bytes, ZnodeState]:
-        row = self._database.execute(
-            "SELECT data, version, cversion, session FROM znode WHERE path = ?", (path,)
-        ).fetchone()
-        over = self._over()
-        if row is None or row[3] in over:
-            raise NodeMissingError(self.where, path)
-        if not isinstance(row[0], bytes):  # of a number bytes() would make as many zeros
-            raise TypeError(f"the data of node {path or 'of the root'} is no BLOB")
-        gone = len(self._ephemeral_children(path, over)) if over else 0  # each deletion will increment cversion
-        return row[0], ZnodeState(row[1], row[2] + gone, row[3] is not None)
-
-    def _ephemeral_children(self, path: str, sessions: Sequence[int]) -> list[str]:
-        """The children of a node that belong to one of these sessions."""
-        marks = ", ".join("?" * len(sessions))
-        rows = self._database.execute(f"SELECT path FROM znode WHERE session IN ({marks})", sessions)
-        return [one for (one,) in rows if one.rpartition("/")[0] == path]
-
-    def _state(self, path: str) -> ZnodeState | None:
-        with contextlib.suppress(NodeMissingError):
-            return self._node(path)[1]
-        return None
-
-    def _children(self, path: str) -> tuple[str, ...]:
-        below = f"{path}/" if path else ""
-        rows = self._database.execute(
-            "SELECT path FROM znode WHERE path > ? AND path < ? AND path != ''", (below, _after(below))
-        )
-        gone = {*self._ephemeral_children(path, over)} if (over := self._over()) else ()
-        return tuple(sorted(name for (one,) in rows if one not in gone and "/" not in (name := one[len(below) :])))
 
     # ---- writing -------------------------------------------------------------------------------------------------------
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         """See `MetadataStore`."""
         session = await self._begin_session() if ephemeral else None
-        return await self._transaction(lambda: self._create(path, data, session=session, sequence=sequence))
+        return await self._transaction(lambda: self._nodes.create(path, data, session=session, sequence=sequence))
 
     async def create_root(self) -> bool:
         """See `MetadataStore`."""
-
-        def make() -> bool:
-            if self._state("") is not None:
-                return False
-            self._database.execute("INSERT INTO znode (path, data) VALUES ('', x'')")
-            return True
-
-        return await self._transaction(make)
+        return await self._transaction(self._nodes.create_root)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> ZnodeState:
         """See `MetadataStore`."""
-        return await self._transaction(lambda: self._set(path, data, version))
+        return await self._transaction(lambda: self._nodes.set(path, data, version))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """See `MetadataStore`."""
-        await self._transaction(lambda: self._delete(path, version))
+        await self._transaction(lambda: self._nodes.delete(path, version))
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """See `MetadataStore`."""
-
-        def make() -> None:
-            for change in changes:
-                match change:
-                    case Create(path, data):
-                        self._create(path, data)
-                    case Set(path, data, version):
-                        self._set(path, data, version)
-                    case Delete(path, version):
-                        self._delete(path, version)
-                    case Check(path, version):
-                        self._check(path, version)
-
-        await self._transaction(make)
-
-    def _create(self, path: str, data: bytes, *, session: int | None = None, sequence: bool = False) -> str:
-        above = path.rpartition("/")[0]
-        self._node(above)
-        if sequence:
-            (number,) = self._database.execute("SELECT sequence FROM znode WHERE path = ?", (above,)).fetchone()
-            path = f"{path}{number:010d}"
-        if self._state(path) is not None:
-            raise NodeExistsError(self.where, path)
-        self._database.execute(
-            "INSERT INTO znode (path, data, session) VALUES (?, ?, ?)",
-            (path, data, session),
-        )
-        self._database.execute(
-            "UPDATE znode SET cversion = cversion + 1, sequence = sequence + 1 WHERE path = ?", (above,)
-        )
-        return path
-
-    def _check(self, path: str, version: int) -> ZnodeState:
-        _, state = self._node(path)
-        if version not in (ANY_VERSION, state.version):
-            raise NodeVersionError(self.where, path)
-        return state
-
-    def _set(self, path: str, data: bytes, version: int) -> ZnodeState:
-        state = self._check(path, version)
-        self._database.execute("UPDATE znode SET data = ?, version = version + 1 WHERE path = ?", (data, path))
-        return ZnodeState(state.version + 1, state.cversion, state.ephemeral)
-
-    def _delete(self, path: str, version: int) -> None:
-        self._check(path, version)
-        if self._children(path):
-            raise NodeNotEmptyError(self.where, path)
-        self._remove(path)
-
-    def _remove(self, path: str) -> None:
-        self._database.execute("DELETE FROM znode WHERE path = ?", (path,))
-        if path:
-            above = path.rpartition("/")[0]
-            self._database.execute("UPDATE znode SET cversion = cversion + 1 WHERE path = ?", (above,))
+        await self._transaction(lambda: self._nodes.apply(changes))
 
     # ---- the database --------------------------------------------------------------------------------------------------
 
@@ -299,7 +197,7 @@ class EmbeddedStore:
 
         def read() -> T:
             waited = self._extend_late_session()
-            with reading(self._database, waited):
+            with reading(self._nodes.database, waited):
                 return work()
 
         return await self._run(read)
@@ -357,28 +255,28 @@ class EmbeddedStore:
         except BaseException:
             database.close()  # perhaps of a file in the place of the open one, which would be read when that is back
             raise
-        self._database, before = database, self._database
+        self._nodes.database, before = database, self._nodes.database
         before.close()
         return self._in_one_transaction(work, session)
 
     def _in_one_transaction(self, work: Callable[[], T], session: int | None) -> T:
-        begin_writing(self._database)
+        begin_writing(self._nodes.database)
         begun = self._loop.time()
         try:
-            if session is not None and embedded_sessions.is_over(self._database, session):
+            if session is not None and embedded_sessions.is_over(self._nodes.database, session):
                 raise SessionLostError(
                     f"{self.where}: session {session} is over: this process was not heard of for {self._timeout:g} s"
                 )
-            self._end_sessions()
+            self._nodes.end_sessions()
             result = work()
             if session is not None:
-                embedded_sessions.extend(self._database, session, self._timeout)
-            self._database.execute("COMMIT")  # waits for readers, and raises after `_BUSY_SECONDS`
+                embedded_sessions.extend(self._nodes.database, session, self._timeout)
+            self._nodes.database.execute("COMMIT")  # waits for readers, and raises after `_BUSY_SECONDS`
             if session is not None:
                 self._session_deadline = begun + self._timeout
         except BaseException:
-            if self._database.in_transaction:  # SQLite rolls back by itself when the disk is full
-                self._database.execute("ROLLBACK")
+            if self._nodes.database.in_transaction:  # SQLite rolls back by itself when the disk is full
+                self._nodes.database.execute("ROLLBACK")
             raise
         return result
 
@@ -418,26 +316,13 @@ class EmbeddedStore:
                 return self._session
             while True:
                 until = self._loop.time() + self._timeout
-                session = await self._transaction(self._new_session, fenced=False)
+                session = await self._transaction(lambda: self._nodes.begin_session(self._timeout), fenced=False)
                 if session is not None:
                     break
                 await self._look_for_other_machines()  # they may have come since this was opened, and have ended
             self._session_deadline, self._session = until, session
             self._begin_task(self._heartbeat(session))
             return session
-
-    def _new_session(self) -> int | None:
-        """In a transaction: begin a session; None where a process of another machine may have one."""
-        if embedded_sessions.elsewhere(self._database).keys() - self._gone_elsewhere:
-            return None
-        return embedded_sessions.begin(self._database, self._timeout)
-
-    def _end_sessions(self, also: int | None = None) -> None:
-        """Delete the sessions that are over, and session `also`, with their nodes."""
-        for number in {*self._over(), *(() if also is None else (also,))}:
-            for (path,) in self._database.execute("SELECT path FROM znode WHERE session = ?", (number,)).fetchall():
-                self._remove(path)
-            embedded_sessions.forget(self._database, number)
 
     async def _heartbeat(self, session: int) -> None:
         """Extend the session several times in each timeout; each time, end the sessions of other processes that are over."""
@@ -473,7 +358,7 @@ class EmbeddedStore:
         last, looks = None, 0
         while True:
             with contextlib.suppress(Exception):  # for instance MemoryError: no other task polls
-                (now,) = await self._read(lambda: self._database.execute("PRAGMA data_version").fetchone())
+                (now,) = await self._read(lambda: self._nodes.database.execute("PRAGMA data_version").fetchone())
                 looks += 1
                 if now != last or self._recheck or looks % _POLLS_PER_SESSION_CHECK == 0:
                     last, self._recheck = now, False
@@ -484,7 +369,7 @@ class EmbeddedStore:
         watched = [*self._watches]
 
         def changed() -> list[tuple[str, tuple[int, int] | None]]:
-            return [key for key in watched if _versions(self._state(key[0])) != key[1]]
+            return [key for key in watched if _versions(self._nodes.state(key[0])) != key[1]]
 
         for key in await self._read(changed):
             for watch in self._watches.pop(key, ()):
@@ -519,19 +404,14 @@ class EmbeddedStore:
             if session is not None:
                 # an error of any kind: a session that cannot be ended here is over at its deadline
                 with contextlib.suppress(Exception):
-                    self._checked(lambda: self._in_transaction(lambda: self._end_sessions(also=session), None))
+                    self._checked(lambda: self._in_transaction(lambda: self._nodes.end_sessions(also=session), None))
         finally:
-            self._database.close()
+            self._nodes.database.close()
             os.close(self._file_descriptor)
 
 
 def _versions(state: ZnodeState | None) -> tuple[int, int] | None:
     return None if state is None else (state.version, state.cversion)
-
-
-def _after(below: str) -> str:
-    """The least string that is greater than every string with the prefix `below`."""
-    return f"{below[:-1]}{chr(ord(below[-1]) + 1)}" if below else chr(0x10FFFF)
 
 
 def _close_unused(opening: Future[tuple[sqlite3.Connection, int]]) -> None:

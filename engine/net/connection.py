@@ -93,10 +93,10 @@ class Connection(asyncio.BufferedProtocol):
         """The free text of the peer's Hello."""
         self.requests = 0
         """Requests under way: received and not answered."""
-        self.standing = set[int]()
-        """Partitions with one of these that does not count against `most_requests`, as it may wait for ever."""
         self.size = 0
-        """Bytes of their bodies."""
+        """Bytes of the bodies of requests under way."""
+        self.standing = set[int]()
+        """Partitions with a request under way that does not count against `most_requests`, as it may wait for ever."""
         self._port = port
         self._max_body, self._most_requests, self._most_bytes = max_body, most_requests, most_bytes
         self._transport: asyncio.Transport

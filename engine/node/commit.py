@@ -82,7 +82,7 @@ class CommitTarget(Protocol):
 
 
 class AppendJudge(Protocol):
-    """Decides whether an append is admitted (implemented by `PartitionService`)."""
+    """Decides whether an append is admitted (`engine.node.access_control.AccessControl`)."""
 
     def open_session(self) -> int | None:
         """The session whose online appends are admitted without `check`; None: every append has to be checked."""
@@ -98,10 +98,6 @@ class AppendJudge(Protocol):
 
     def note_failure(self, error: BaseException) -> None:
         """Appends failed with this error."""
-        ...
-
-    def answering(self, requests: int) -> None:
-        """Count `requests` as answered, no longer under way."""
         ...
 
 
@@ -160,12 +156,17 @@ class GroupCommit:
         judge: AppendJudge,
         metrics: NodePartitionMetrics,
         *,
+        answering: Callable[[int], None],
         max_data_length: int,
         commit_bytes: int,
         log: logging.Logger,
     ) -> None:
-        """`commit_bytes`: bytes of frame bodies that share one write and flush; a longer frame has its own."""
+        """`answering`: counts requests as answered, no longer under way.
+
+        `commit_bytes`: bytes of frame bodies that share one write and flush; a longer frame has its own.
+        """
         self.target = target
+        self.answering = answering
         self._encoder, self._judge, self._metrics = encoder, judge, metrics
         self._max_data_length, self._commit_bytes, self._log = max_data_length, commit_bytes, log
         self.broken: list[Sender] = []
@@ -204,10 +205,6 @@ class GroupCommit:
     def usual_session(self) -> int | None:
         """The session whose online appends are admitted unchecked; None where requests must be judged one by one."""
         return None if self.broken else self._judge.open_session()
-
-    def answering(self, requests: int) -> None:
-        """Count `requests` as answered."""
-        self._judge.answering(requests)
 
     def count(self, requests: int, waited: float, seconds: float) -> None:
         """Count requests that shared one write and flush in the metrics; see `NodePartitionMetrics.committed`."""
@@ -256,7 +253,7 @@ class GroupCommit:
     def _send_answers(self, done: _CommitOutcome) -> None:
         """Answer every request; the admitted ones are durable."""
         runs, chunks = done.runs, done.chunks
-        self._judge.answering(requests_of(runs))
+        self.answering(requests_of(runs))
         # counting takes as long as answering, so it is done after the answers are sent; `counted` does not keep the runs' buffers
         counted = [(chunk.stretches, [run.received for run in chunk.runs]) for chunk in chunks]
         later(
@@ -278,7 +275,7 @@ class GroupCommit:
         """Answer all requests of the runs with failures."""
         denial = report(error, self._log, f"{requests_of(runs)} append requests")
         self._judge.note_failure(error)
-        self._judge.answering(requests_of(runs))
+        self.answering(requests_of(runs))
         for run in runs:
             if self.is_broken(run.sender):
                 break_off(run.sender, MALFORMED_REASON, len(run.table), run.size, self._log)

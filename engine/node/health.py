@@ -185,7 +185,7 @@ class Health:
         found = await self._disk()
         if found.problem is None:
             for service in self._hosted.services:
-                service.note_space(self._options.max_age + self._options.deadline)
+                service.access.note_space(self._options.max_age + self._options.deadline)
         self.last = NodeHealthReport(
             found,
             tuple(self._partition(number) for number in sorted(self._storage.partitions)),
@@ -231,7 +231,7 @@ class Health:
         stalled = service.stalled_seconds if service is not None else 0.0
         quarantined = partition is not None and partition.damaged
         failure = partition.failed if partition is not None else None
-        outage = service.outage if service is not None else None
+        outage = service.access.outage if service is not None else None
         problem = None
         if outage is not None:
             problem = outage.sentence(number)

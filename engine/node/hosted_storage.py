@@ -199,8 +199,9 @@ class HostedStorage:
                 self.storage.set_availability(number, readable=readable, writable=writable)
                 service = self._services.get(number)
                 if service is not None:
-                    before, service.availability = service.availability, self.storage.availability(number)
-                    if service.availability.available and not before.available and service.outage is not None:
+                    access = service.access
+                    before, access.availability = access.availability, self.storage.availability(number)
+                    if access.availability.available and not before.available and access.outage is not None:
                         self.reopen(number)
 
     @property
@@ -211,7 +212,7 @@ class HostedStorage:
     def availability(self, partition: int) -> Availability:
         """Whether a partition may be read and written.  Raises InvalidRequestError, DamageError, DiskReadError."""
         service = self._services.get(partition)
-        return self.storage.availability(partition) if service is None else service.availability
+        return self.storage.availability(partition) if service is None else service.access.availability
 
     def session_info(self, partition: int) -> SessionInfo:
         """The persisted session and marks.  Raises NotAssignedError, PartitionQuarantinedError when they are damaged."""
@@ -228,7 +229,7 @@ class HostedStorage:
 
     def assigned_status(self) -> list[tuple[int, bool]]:
         """Each assigned partition, ascending, and whether it is also available."""
-        return [(service.number, service.availability.available) for service in self.services]
+        return [(service.number, service.access.availability.available) for service in self.services]
 
     def use_health(self, health: HealthOptions) -> None:
         """Apply other options: the free space that ends a *disk-full* outage, and the age of usable checks."""

@@ -6,12 +6,7 @@ for them.  The worker takes the whole queue at once, and consecutive appends in 
 Answers.  Every accepted request is answered: by its result, by the release's failure, or, when its frame cannot be decoded, by
 closing its connection.
 
-Sessions.  A request of a newer session fences the older ones.  It does so only after it passed all checks, and the new session is
-durable in the node's file of fences (`engine.storage.fences`) before the request is answered; so a restarted node admits no older
-session either.  Release 0.13.2 raises the session for any message that arrives, in memory only.
-
-Outages.  A partition that cannot take part in a session refuses the session's first request, LastSessionInfo
-(`engine.node.outages`); reads go on.
+Access.  Which requests are executed, and which are refused, is decided by `engine.node.access_control`.
 
 The two sides.  "In front" are methods for the ports, from any thread, under `_lock`.  "Behind" are methods for the one worker or
 pass that executes the partition at present; `_scheduled` is set as long as there is one.
@@ -30,6 +25,7 @@ from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.net.connection import Received
 from waltzctl.engine.net.executor import JobExecutor
 from waltzctl.engine.node import permissions
+from waltzctl.engine.node.access_control import AccessControl
 from waltzctl.engine.node.answers import (
     MALFORMED_REASON,
     Table,
@@ -44,10 +40,9 @@ from waltzctl.engine.node.commit import GroupCommit, UnsyncedCommit
 from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.node_settings import ServiceOptions
-from waltzctl.engine.node.outages import Outage, Room, outage_of
-from waltzctl.engine.node.partition_outage import PartitionOutage
+from waltzctl.engine.node.outages import Room
 from waltzctl.engine.node.partition_requests import access_of, execute, read_by
-from waltzctl.engine.node.permissions import Denial, RequiredAccess, ServiceState
+from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.node.requests import AppendRun, Item, Request
 from waltzctl.engine.scan.frames import FrameColumn
 from waltzctl.engine.scan.list_answers import ListAnswers, Requests
@@ -99,14 +94,14 @@ class PartitionService:
         self.partition = partition
         self.metrics = metrics
         self.options = options
-        self._fences, self._pool, self._passes, self._log = fences, pool, passes, log
-        self._availability = availability
-        self._session = max(partition.session_id, fences.get(partition.number))
+        self._pool, self._passes, self._log = pool, passes, log
+        self.access = AccessControl(partition, availability, fences=fences, room=room, log=log)
         self.commit = GroupCommit(
             partition,
             encoder,
-            self,
+            self.access,
             metrics,
+            answering=self.answering,
             max_data_length=max_data_length,
             commit_bytes=options.commit_bytes,
             log=log,
@@ -121,7 +116,6 @@ class PartitionService:
         self._closing_denial: Denial | None = None  # what new requests are refused with; None: they are accepted
         self._room_callbacks: list[Callable[[], None]] = []  # see `on_room`
         self._progress = time.monotonic()  # when the partition last made progress
-        self._outage = PartitionOutage(partition, room, log)
 
     # --- in front: any thread ----------------------------------------------------------------------------------------
 
@@ -205,7 +199,7 @@ class PartitionService:
             self.go_on()
 
     def _answer_from_memory(self, answers: ListAnswers, received: Received, table: Table, room: int) -> int:
-        session = self.read_session()
+        session = self.access.read_session()
         if session is None:
             return 0
         try:
@@ -246,20 +240,6 @@ class PartitionService:
     def busy_answer(self, item: Item) -> bytes:
         """*Busy* failure frames, one for each request of an item that `submit` did not queue."""
         return failures_for(item, permissions.busy(self.number, self.options.stall_seconds))
-
-    @property
-    def availability(self) -> Availability:
-        """Whether the partition may be read and written.  A caller that sets it has made the change durable before."""
-        return self._availability
-
-    @availability.setter
-    def availability(self, availability: Availability) -> None:
-        self._availability = availability
-
-    @property
-    def session_id(self) -> int:
-        """The highest session that was admitted."""
-        return self._session
 
     # --- behind: one worker at a time --------------------------------------------------------------------------------
 
@@ -364,12 +344,12 @@ class PartitionService:
             return
         try:
             offline = getattr(message, "offline", False)
-            denial = self.check(message.session_id, offline, access_of(message))
+            denial = self.access.check(message.session_id, offline, access_of(message))
             if denial is not None:
                 self.answering(1)
                 refuse(request, denial, self._log)
                 return
-            self.let_in(message.session_id, offline)
+            self.access.let_in(message.session_id, offline)
         except BaseException as error:  # of the file of fences: no outage, the file refuses newer sessions by itself
             self._fail(request, error)
             return
@@ -377,7 +357,7 @@ class PartitionService:
             room = min(request.sender.room_for_answer(), self.options.max_list_bytes)
             answer = execute(self.partition, message, self.metrics, room)
         except BaseException as error:
-            self.note_failure(error, read_by(message))
+            self.access.note_failure(error, read_by(message))
             self._fail(request, error)
             return
         self.answering(1)
@@ -395,75 +375,6 @@ class PartitionService:
     def answering(self, requests: int) -> None:
         """Count requests as answered.  To be called before the answer is sent: its receiver may read the gauges next."""
         self._under_way -= requests
-
-    # --- permissions --------------------------------------------------------------------------------------------------
-
-    @property
-    def _state(self) -> ServiceState:
-        return ServiceState(
-            number=self.number,
-            assigned=True,  # the service of an unassigned partition executes nothing
-            readable=self._availability.readable,
-            writable=self._availability.writable,
-            persisted_session=self.partition.session_id,
-            session=self._session,
-        )
-
-    def open_session(self) -> int | None:
-        """The session whose online appends are admitted without `check`; None: every append has to be checked."""
-        if self._outage.known:
-            return None
-        return self._session if self._availability.writable else None
-
-    def read_session(self) -> int | None:
-        """The session whose reads are admitted without `check`; None: the partition may not be read.
-
-        Any other session has to pass `check` and `let_in`.
-        """
-        return self._session if self._availability.readable else None
-
-    def check(self, session_id: int, offline: bool, access: RequiredAccess = RequiredAccess.WRITE) -> Denial | None:
-        """Check a request; None: it is admitted.
-
-        Changes nothing, except that an outage ends if its cause is found to be gone.
-        """
-        denial = permissions.check(self._state, session_id=session_id, offline=offline, access=access)
-        if denial is None and access is not RequiredAccess.READ:
-            denial = self._outage.denial(offline)
-        if denial is None and access is RequiredAccess.SESSION and (failed := self.partition.marks_failed) is not None:
-            # also for the present session, which comes back: its server sets the mark again, and the others' recovery would end
-            outage = outage_of(failed, self.partition, None)
-            return None if outage is None else outage.denial(self.number)
-        return denial
-
-    def let_in(self, session_id: int, offline: bool) -> None:
-        """Admit a checked request: its session, if it is a newer one, is durable on return.  Raises DiskError.
-
-        One that could not set its low-water mark is not admitted: its server would end the recovery of all replicas for that.
-        """
-        if permissions.raises_session(self._state, session_id=session_id, offline=offline):
-            if (failed := self.partition.marks_failed) is not None:
-                raise failed.with_traceback(None)  # else the traceback grows with every session that asks
-            self._fences.raise_to(self.number, session_id)
-            self._session = session_id
-
-    # --- outages ------------------------------------------------------------------------------------------------------
-
-    @property
-    def outage(self) -> Outage | None:
-        """Why the partition takes no part in sessions at present; None when it does.  Thread-safe."""
-        return self._outage.now
-
-    def note_failure(self, error: BaseException, transaction_id: int | None = None) -> None:
-        """A request failed with `error`: begin an outage if the partition can serve no session any more.
-
-        `transaction_id`: of the record that the request had to read, if any.
-        """
-        self._outage.note_failure(error, transaction_id)
-
-    def note_space(self, age: float) -> None:
-        """A disk check that began at most `age` seconds ago found enough space.  Thread-safe."""
-        self._outage.note_space(age)
 
     # --- pausing and ending ------------------------------------------------------------------------------------------
     #
@@ -488,7 +399,7 @@ class PartitionService:
         """Resume after `hold`.  `partition`: the partition as it was opened again, if it was."""
         if partition is not None:
             self.partition = self.commit.target = partition
-            self._outage.opened_again(partition)
+            self.access.opened_again(partition)
         with self._lock:
             self._held = False
             if not self._queue or self._scheduled:

@@ -105,7 +105,7 @@ def read_node(storage: StorageDirectory, hosted: HostedStorage, metrics: NodeMet
             sequence_number=current.sequence or 0,
             session_id=current.session_id,
         )
-        outage = service.outage if service is not None else None
+        outage = service.access.outage if service is not None else None
         out = None if outage is None else outage.code.value
         readings.append(NodePartitionReading(number, metrics.partition(number), gauges, out))
     return NodeReading(version, tuple(reading.partition for reading in readings), tuple(readings))

@@ -1,11 +1,7 @@
 """The client port of a log server: it decodes requests, hands them to partitions, and sends the answers.
 
-Feeds are pulled.  A client requests a feed from its high-water mark on; the server sends the transactions above it, as many as
-the partition grants, and then FeedSuspended; the client requests more.
-
-An append or feed request is ignored if its connection has not mounted the partition, or if the same client has mounted it later
-through another connection.  The client finds out by its next mount: while a later mount of it is known, an earlier one is *not
-ready*.  (A released server leaves such a mount without an answer.)
+An append is ignored, as a feed request is (`engine.server.feed_requests`), if its connection has not mounted the partition, or if
+the same client has mounted it later through another connection.
 
 A client may be slow to receive.  At most half of the answers that may wait for it (`Port.output_each` bytes) are feeds and data:
 beyond that these pause, so that its appends are still read.  The bound of concurrent reads of data from storage follows from the
@@ -17,10 +13,9 @@ Source: release 0.13.2.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from waltzctl.engine.net.budget import Budget
@@ -30,7 +25,7 @@ from waltzctl.engine.net.port import Port
 from waltzctl.engine.scan.client_appends import AppendTaker
 from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.data_requests import DataRequests
-from waltzctl.engine.server.mounted_clients import MountedClients
+from waltzctl.engine.server.feed_requests import FeedRequests
 from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
@@ -41,8 +36,6 @@ from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, body_le
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
 
-_MOST_CLIENTS = 64
-"""The most clients that may mount through one connection; usually it is one.  Partitions remember each mount while it lasts."""
 _MOST_MARKS = 1024
 """The most partitions whose high-water marks one connection may wait for; the oldest request beyond is forgotten."""
 
@@ -112,14 +105,6 @@ class ClientPort(Port):
             partition.give_up()
 
 
-@dataclass(frozen=True, slots=True)
-class _Mounted:
-    """What a client has mounted through a connection: the partition's mounts, and what answers its last mount or its feeds."""
-
-    mounts: MountedClients
-    tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # an insertion-ordered set
-
-
 class ClientConnection(Connection):
     """A connection of a client; the `engine.server.committed_transactions.Reader` of its feeds."""
 
@@ -143,14 +128,12 @@ class ClientConnection(Connection):
         self._may_send.set()
         self._unsent = 0  # bytes of answers since the last `send`
         self._data = DataRequests(self, port.partitions, port.reads, lambda: port.output_each)
-        self._clients = set[int]()  # ids of those that mounted
-        # by partition and client: when thousands of connections end at once, none of them can look at every mount there is
-        self._mounted = dict[tuple[int, int], _Mounted]()
+        self._feeds = FeedRequests(self, port.partitions, port.complain)
         self._marks: dict[int, wire.HighWaterMarkRequest] = {}  # by partition that is not served here: the last request
         self._handlers: dict[type, Callable[[Any], None]] = {
-            wire.MountRequest: self._mount,
+            wire.MountRequest: self._feeds.mount,
             wire.AppendRequest: self._append,
-            wire.FeedRequest: self._feed,
+            wire.FeedRequest: self._feeds.feed,
             wire.TransactionDataRequest: self._data.ask,
             wire.FlushRequest: self._flush,
             wire.HighWaterMarkRequest: self._high_water_mark,
@@ -213,11 +196,6 @@ class ClientConnection(Connection):
     def _partition(self, request_id: RequestId) -> Partition | None:
         return self._client_port.partitions.get(request_id.partition)
 
-    def _mounted_partition(self, request_id: RequestId) -> Partition | None:
-        """The partition, if the client's latest mount of it was made through this connection."""
-        found = self._partition(request_id)
-        return found if found is not None and found.mounts.is_registered(request_id.client, self) else None
-
     def begin_task(
         self, work: Coroutine[Any, Any, None], *, parked: int = 0, standing: int | None = None
     ) -> asyncio.Task[None]:
@@ -252,24 +230,12 @@ class ClientConnection(Connection):
             self.standing.discard(standing)
         self.done(1, 0)
 
-    def _begin_feed(self, mounted: _Mounted, work: Coroutine[Any, Any, None], partition: int) -> None:
-        """Answer a mount or feed request, until the client mounts the partition again (`_supersede`)."""
-        task = self.begin_task(work, parked=OVERHEAD, standing=partition)
-        mounted.tasks[task] = None
-        task.add_done_callback(lambda done: mounted.tasks.pop(done, None))
-
-    def _supersede(self, mounted: _Mounted) -> None:
-        """The client mounts this anew: end the feeds of its earlier mounts through this connection.
-
-        A client of the release that deactivates a partition says nothing, and mounts again when it activates it.  Nobody would
-        read those feeds any more, each of which may wait for ever at the end of the log, as a request under way.
-        """
-        for task in [*mounted.tasks]:
-            parked, standing = self._tasks.get(task, (0, None))
-            if standing is not None:  # its place is the next feed's
-                self._tasks[task] = parked, None
-                self.standing.discard(standing)
-            task.cancel()
+    def release_standing(self, task: asyncio.Task[None]) -> None:
+        """A mount or feed is about to end: its place in `standing` is the next one's."""
+        parked, standing = self._tasks.get(task, (0, None))
+        if standing is not None:
+            self._tasks[task] = parked, None
+            self.standing.discard(standing)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         parked, standing = self._tasks.pop(task)
@@ -291,9 +257,7 @@ class ClientConnection(Connection):
     def _drop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for (_, client), mounted in self._mounted.items():
-            mounted.mounts.forget(client, self)
-        self._mounted.clear()
+        self._feeds.drop()
         self._may_send.set()
         self._marks.clear()
         self._data.drop()
@@ -335,67 +299,6 @@ class ClientConnection(Connection):
         assert self.version is not None
         self.answer(feed_frames_as(frames, self.version))
         self.send()
-
-    def _mount(self, request: wire.MountRequest) -> None:
-        partition = self._partition(request.request_id)
-        if partition is None or partition.is_behind(request.request_id.generation):
-            self.reply(wire.MountResponse(request.request_id, wire.MountState.NOT_READY))
-            return
-        asked = request.request_id
-        self._clients.add(asked.client)
-        if len(self._clients) > _MOST_CLIENTS:
-            self._port.complain(
-                f"{self.peer}: closed: {len(self._clients)} clients mount through it, {_MOST_CLIENTS} may"
-            )
-            self.close()
-            return
-        if not partition.mounts.register(asked.client, asked.generation, request.connection_sequence, self):
-            # its appends and feed requests would be passed over: it is to mount again, until the other connection has ended
-            self.reply(wire.MountResponse(asked, wire.MountState.NOT_READY))
-            return
-        if (earlier := self._mounted.get((asked.partition, asked.client))) is not None:
-            self._supersede(earlier)
-        mounted = self._mounted[asked.partition, asked.client] = _Mounted(partition.mounts)
-        self._begin_feed(mounted, self._answer_mount(partition, request), partition.number)
-
-    async def _answer_mount(self, partition: Partition, request: wire.MountRequest) -> None:
-        try:
-            mark = await partition.flush()
-            behind = mark - request.client_high_water_mark
-            state = wire.MountState.READY
-            if behind < 0:
-                state = wire.MountState.CLIENT_AHEAD
-                self._complain_ahead(request.request_id, request.client_high_water_mark, mark)
-            await partition.committed.feed(self, request.client_high_water_mark, behind)
-        except PartitionClosedError:
-            state = wire.MountState.NOT_READY
-        self.reply(wire.MountResponse(request.request_id, state))
-
-    def _complain_ahead(self, asked: RequestId, seen: int, mark: int) -> None:
-        """Log that a client has seen more than there is: perhaps only clients know of the loss.
-
-        One with a protocol version below 3 cannot be told: it hears *not ready*, and tries again for ever (weakness C6).
-        """
-        self._port.complain(
-            f"{self.peer}: client {asked.client} has seen transaction {seen} of partition {asked.partition}, and the log ends at"
-            f" {mark}: transactions were lost (waltzctl compare tells who holds them), or it is another cluster's client"
-        )
-
-    def _feed(self, request: wire.FeedRequest) -> None:
-        partition = self._mounted_partition(request.request_id)
-        if partition is not None:
-            mounted = self._mounted[partition.number, request.request_id.client]
-            self._begin_feed(mounted, self._answer_feed(partition, request), partition.number)
-
-    async def _answer_feed(self, partition: Partition, request: wire.FeedRequest) -> None:
-        position = request.client_high_water_mark
-        if position > partition.high_water_mark:
-            self._complain_ahead(request.request_id, position, partition.high_water_mark)
-            self.close()
-            return
-        with contextlib.suppress(PartitionClosedError):  # the client follows the metadata to the partition's new server
-            await partition.committed.feed(self, position, partition.committed.grant(position))
-            self.reply(wire.FeedSuspended(request.request_id))
 
     # ---- appends and data ----------------------------------------------------------------------------------------------
 

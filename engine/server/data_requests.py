@@ -108,9 +108,8 @@ class DataRequests:
         return True
 
     def _on_slot_granted(self) -> None:
-        asyncio.get_running_loop().call_soon(
-            self._use_granted_slot
-        )  # the caller is handling another connection's answer
+        # later: the caller is handling another connection's answer
+        asyncio.get_running_loop().call_soon(self._use_granted_slot)
 
     def _use_granted_slot(self) -> None:
         self.go_on()

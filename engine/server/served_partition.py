@@ -100,9 +100,8 @@ class Partition:
         # assigned under a later generation, and no session opened since: another server may have committed meanwhile
         self._reassigned = False
         self._locks: LockTable | None = None  # None before the first session
-        self._work = (
-            asyncio.Event()
-        )  # since the last `_send_batch` something was queued or decided, or the session ended
+        # since the last `_send_batch` something was queued or decided, or the session ended
+        self._work = asyncio.Event()
         self._closed = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # an insertion-ordered set
 
@@ -438,10 +437,8 @@ class Partition:
             position = self.high_water_mark + 1
             undecided = self._pending[-1][0] + len(self._pending[-1][1].records) - 1 if self._pending else -1
             while position <= mark:
-                if (
-                    position > undecided
-                ):  # another server may have committed millions: the last tells that they are there
-                    position = mark
+                if position > undecided:
+                    position = mark  # another server may have committed millions: the last tells that they are there
                 headers = await self.store.headers(position, mark - position + 1)
                 if not headers:
                     raise StoreSessionClosedError(

@@ -13,6 +13,7 @@ import pytest
 from tests.client.log_in_process import OPTIONS, Bulk, InProcess, drafts, named, quiet, run
 from tests.simulation.virtual_time import hold_up
 from waltzctl.engine.client.append_bounds import OversizedAppendError
+from waltzctl.engine.client.append_call import AppendCall
 from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_transaction import Build, Draft
 from waltzctl.engine.client.partition_mount import ClientAheadError
@@ -147,13 +148,33 @@ def test_a_server_that_is_nowhere_is_waited_for_until_the_deadline() -> None:
     run(test)
 
 
+def test_a_flush_that_lacks_memory_when_it_begins_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client id that was spent was never given up: its mount waited for that flush."""
+
+    def fails(_call: object) -> set[int]:
+        raise MemoryError
+
+    async def test(made: InProcess) -> None:
+        bulk = Bulk(made, drafts(range(2)))
+        await quiet()
+        with monkeypatch.context() as patch:
+            patch.setattr(AppendCall, "undecided", property(fails))
+            with pytest.raises(MemoryError):
+                await made.mount.flush()
+        made.log.commit(2)
+        assert await bulk.task == 2
+        await asyncio.wait_for(made.mount.settled(), 1)
+
+    run(test)
+
+
 def test_a_call_that_is_cancelled_leaves_nothing_behind() -> None:
     async def test(made: InProcess) -> None:
         bulk, log = Bulk(made, drafts(count())), made.log
         await quiet()
         log.refuse(1)
         await asyncio.sleep(0)
-        assert made.mount._to_resend == 1
+        assert made.mount._undecided.to_resend == 1
         bulk.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await bulk.task
@@ -161,10 +182,15 @@ def test_a_call_that_is_cancelled_leaves_nothing_behind() -> None:
         log.commit(1)
         await quiet()
         assert log.under_way == [b"2", b"one"]
-        assert (made.mount._to_resend, len(made.mount._pending)) == (0, 1)
+        assert (made.mount._undecided.to_resend, len(made.mount._undecided.sent)) == (0, 1)
         log.commit(2)
         assert (await one).transaction_id == 2  # type: ignore[union-attr]
-        assert (bulk.told, made.mount._calls, made.mount._turns, made.mount._pending) == ([], {}, {}, {})
+        assert (bulk.told, made.mount._running.appending, made.mount._running.turns, made.mount._undecided.sent) == (
+            [],
+            {},
+            {},
+            {},
+        )
         await asyncio.wait_for(made.mount.settled(), 1)
 
     run(test)
@@ -298,7 +324,7 @@ def test_an_append_that_no_server_takes_is_the_callers_error_and_disturbs_nobody
         with pytest.raises(OversizedAppendError, match=f"{most + 4} bytes"):
             await single
         await quiet()
-        assert (log.under_way, log.mounts, made.mount._pending) == ([], mounts, {})
+        assert (log.under_way, log.mounts, made.mount._undecided.sent) == ([], mounts, {})
 
     run(test, replace(OPTIONS, max_body=most))
 
@@ -357,7 +383,7 @@ def test_the_error_of_who_is_told_is_raised_at_once() -> None:
         made.log.commit()
         with pytest.raises(ZeroDivisionError):
             await bulk.task
-        assert made.mount._pending == {}
+        assert made.mount._undecided.sent == {}
 
     run(test)
 

@@ -19,6 +19,7 @@ from waltzctl.engine.client.append_call import AppendCall, AppendsInBulk, OneApp
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Build, Draft
 from waltzctl.engine.client.partition_mount import SPENT_AT, Mount
+from waltzctl.engine.client.undecided_appends import UndecidedAppends
 
 few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
@@ -38,9 +39,9 @@ WITHOUT_MEMORY: list[tuple[Any, str]] = [
     (Mount, "pushed"),
     (Mount, "connected"),
     (Mount, "_mount_answered"),
-    (Mount, "_fail_oldest"),
+    (UndecidedAppends, "fail_oldest"),
     (Mount, "_decide_passed"),
-    (Mount, "_return_conflicting"),
+    (UndecidedAppends, "return_conflicting"),
     (Mount, "_wake_next"),
     (AppendCall, "refused"),
     (AppendCall, "wake"),
@@ -140,7 +141,8 @@ def live_through(
         assert len(log.committed) == len({*log.committed}) == len(singles) + sum(len(bulk.told) for bulk in bulks)
         assert len({number for number, data in log.log if data}) == len(log.committed)
         assert log.most <= in_flight
-        assert (made.mount._to_resend, made.mount._pending, made.mount._calls, made.mount._turns) == (0, {}, {}, {})
+        undecided, running = made.mount._undecided, made.mount._running
+        assert (undecided.to_resend, undecided.sent, running.appending, running.turns) == (0, {}, {}, {})
 
     with pytest.MonkeyPatch.context() as patch:
         run(test, replace(OPTIONS, in_flight=in_flight, nudge=1.0))

@@ -107,13 +107,14 @@ async def as_before(made: SmallCluster) -> None:
     assert await client.data(0, behind.transaction_id) == b"behind"
     assert [one async for one in client.feed(0, after=behind.transaction_id - 1, until=lambda _: behind.transaction_id)]
     mount = client._append_mounts[0]
-    kept = (mount._calls, mount._turns, mount._pending, mount._conflicts, mount._flushes)
+    running, undecided = mount._running, mount._undecided
+    kept = (running.appending, running.turns, undecided.sent, undecided.conflicts, mount._flushes)
     assert not any(kept), kept
-    assert (mount._to_resend, mount._flush_calls) == (0, 0)
+    assert (undecided.to_resend, running.flushes) == (0, 0)
     assert not any(lock.locked() for lock in client._mount_locks.values())
     assert not any(group.running for group in client._deadlines._groups.values())
     assert {*client._mounts} == {mount}, "that of a feed has ended with it"
-    assert [one for one in made.connections if not one.closed and one._waiting] == []
+    assert [one for one in made.connections if not one.closed and one._room.waiting] == []
     assert len([one for one in made.connections if not one.closed]) == len(client._connections._endpoints) == 2
     twice = [data for data, times in Counter(made.held()).items() if times > 1]
     assert twice == []

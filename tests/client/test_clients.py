@@ -19,9 +19,9 @@ from tests.client.peers import ADMIN_HELLO, Bodies, scripted, until_closed
 from tests.node.running import LOOPS, run, running
 from waltzctl.engine.client import admin_client, storage_client
 from waltzctl.engine.client.admin_client import AdminClient
-from waltzctl.engine.client.client_connection import LIMITS
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_connection import PORT, LogConnection
+from waltzctl.engine.client.port_protocol import LIMITS
 from waltzctl.engine.client.server_client import ServerClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError, RemoteError

@@ -16,7 +16,7 @@ from waltzctl.engine.client import open_log
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.reader_ids import ReaderIdsOfProcess
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
-from waltzctl.engine.metadata.cluster_changes import create_cluster
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.server_directory import ServerDirectory
 from waltzctl.engine.net.addresses import Address

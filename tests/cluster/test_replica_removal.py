@@ -13,8 +13,8 @@ import pytest
 from tests.cluster.told_cluster import SESSION, ToldCluster, ToldNode
 from waltzctl.engine.cluster.replica_removal import unassign
 from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, RefusedError
-from waltzctl.engine.metadata.cluster_changes import PLAN_ONLY
 from waltzctl.engine.metadata.cluster_state import ReplicaInSession, read_cluster_state
+from waltzctl.engine.metadata.cluster_steps import PLAN_ONLY
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.formats.znodes import ASSIGNMENT_PATH, NodeAssignment, NodePartitions
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.errors import PeerUnreachableError, RefusedError, WaltzError
-from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
+from waltzctl.engine.metadata.cluster_changes import add_node, assign
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.cluster_state import (
     ClusterState,
     NodeState,

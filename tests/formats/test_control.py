@@ -417,11 +417,14 @@ def test_sequence_numbers_half_the_circle_apart_are_compared_as_the_release_does
 def test_a_pair_without_a_struct_in_force_can_neither_go_on_nor_be_renewed() -> None:
     torn = PartitionStruct.decode(Layout.DOCUMENTED, bytes(Layout.DOCUMENTED.struct_schema.size - 1) + b"\x01")
     info = PartitionInfo(3, 3, (torn, torn), *choose_current(torn, torn))
-    assert info.choice is Choice.NONE_VALID
-    with pytest.raises(ValueError, match="neither struct"):
-        info.updated(session_id=1)
-    with pytest.raises(ValueError, match="no struct of its pair is in force"):
-        info.renewed()
+    tied = PartitionStruct(flags=5, sequence=7).sealed()
+    both = PartitionInfo(3, 3, (tied, tied), *choose_current(tied, tied))
+    for one, choice in ((info, Choice.NONE_VALID), (both, Choice.TIE)):
+        assert one.choice is choice
+        with pytest.raises(ValueError, match=rf"partition 3: no struct of its pair is in force \({choice}\)"):
+            one.updated(session_id=1)
+        with pytest.raises(ValueError, match=rf"partition 3: no struct of its pair is in force \({choice}\)"):
+            one.renewed()
 
 
 def _pair(marks: tuple[int, int, int], beside: tuple[int, int, int]) -> PartitionInfo:

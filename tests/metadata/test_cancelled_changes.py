@@ -17,7 +17,8 @@ from tests.cancelling import WAYS, Moment, at_each_await
 from tests.server.storing import LOG
 from tests.simulation.metadata import Tree, TreeStore
 from tests.simulation.virtual_time import simulate
-from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster, remove_node, unassign
+from waltzctl.engine.metadata.cluster_changes import add_node, assign, remove_node, unassign
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership, new_client_id, read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore

@@ -1,57 +1,43 @@
-"""Making a cluster, its storage nodes and their partitions: what is written, and what is refused."""
+"""The storage nodes of a cluster and their partitions: what is written, and what is refused."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.golden import GOLDEN, needs_golden
+from tests.metadata.made_clusters import KEY, last_session, over, three
 from tests.metadata.stores import Stores
-from tests.metadata.test_membership import end_session
 from tests.zookeeper import ZooKeeperServer
 from waltzctl.engine.errors import (
-    DeadlineError,
     InvalidRequestError,
     MismatchError,
-    NotWaltzError,
-    PeerError,
     PeerUnreachableError,
     RefusedError,
-    StalePlanError,
 )
 from waltzctl.engine.metadata import cluster_changes
 from waltzctl.engine.metadata.cluster_changes import (
-    PLAN_ONLY,
-    Mode,
     add_node,
     assign,
     auto_assign,
-    create_cluster,
-    delete_cluster,
     refuse_without_quorum,
     remove_node,
     unassign,
 )
+from waltzctl.engine.metadata.cluster_creation import create_cluster
+from waltzctl.engine.metadata.cluster_deletion import delete_cluster
 from waltzctl.engine.metadata.cluster_state import NodeState, PartitionState, ReplicaInSession, read_cluster_state
-from waltzctl.engine.metadata.membership import Membership
-from waltzctl.engine.metadata.metadata_store import Change, MetadataStore, Set, Watch, ZnodeState
-from waltzctl.engine.metadata.partition_sessions import PartitionSessions, store_parameters
+from waltzctl.engine.metadata.metadata_store import MetadataStore, Set, Watch, ZnodeState
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.metadata.server_directory import ServerDirectory
 from waltzctl.engine.metadata.zookeeper_store import LONGEST_REQUEST
 from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
-    LOCK_PATH,
     PARTITION_PATH,
     STORE_PATH,
     ClusterParameters,
@@ -62,105 +48,6 @@ from waltzctl.formats.znodes import (
     ServerDescriptor,
     StoreParameters,
 )
-
-KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
-
-
-def over(stores: Stores, test: Callable[[MetadataStore], Awaitable[None]], *, partitions: int = 4) -> None:
-    """A test of a new cluster."""
-
-    async def whole(stores: Stores) -> None:
-        store = await stores.open()
-        await create_cluster(store, name="demo", num_partitions=partitions, cluster_key=KEY)
-        await test(store)
-
-    stores.run(whole)
-
-
-async def three(store: MetadataStore, partitions: range = range(4)) -> None:
-    """Three nodes that hold everything."""
-    for group in range(3):
-        await add_node(store, f"n{group}:1", admin_port=2, group=group)
-        await assign(store, f"n{group}:1", partitions)
-
-
-async def last_session(store: MetadataStore, partition: int, *nodes: str) -> None:
-    replicas = tuple(ReplicaState(partition, node, 7) for node in nodes)
-    await store.create(f"{PARTITION_PATH}/{partition}", PartitionMetadata(1, 7, replicas).encode())
-
-
-@pytest.mark.turns(2)
-@needs_golden
-def test_a_new_cluster_has_the_nodes_of_a_released_one(stores: Stores) -> None:
-    import json
-
-    recorded = [
-        json.loads(one) for one in (GOLDEN / "zookeeper" / "cluster-a-after-stop.jsonl").read_text().splitlines()
-    ]
-    (root, *_) = recorded
-    theirs = {one["path"].removeprefix("/waltz_cluster").lstrip("/") for one in recorded}
-
-    async def test(store: MetadataStore) -> None:
-        ours = {""}
-        for above in ("", "ids", "store", "store/partition", "serverDescriptors"):
-            ours |= {f"{above}/{name}".lstrip("/") for name in await store.children(above)}
-        assert ours == {one for one in theirs if not one.startswith("store/partition/")}
-        assert (await store.get(""))[0].hex() == root["dataHex"].replace(b"waltz_cluster".hex(), b"demo".hex()).replace(
-            "000d", "0004"
-        )
-        assert (await store.get("serverDescriptors"))[0].hex() == "03ffffffff0000000000000000"
-        assert (await store.get("store"))[0].hex() == "01" + "0123456789abcdef" * 2 + "00000004"
-        assert (await store.get("ids/server"))[0] == (await store.get("ids/client"))[0] == bytes(4)
-        for path in ("store/group", "store/assignment", "store/connection"):
-            assert (await store.get(path))[0].hex() == "0100000000"
-
-    over(stores, test)
-
-
-def test_a_cluster_is_made_once_and_where_nothing_is(stores: Stores) -> None:
-    async def test(store: MetadataStore) -> None:
-        with pytest.raises(RefusedError, match="there is something already"):
-            await create_cluster(store, name="other", num_partitions=1, cluster_key=KEY)
-        assert (await read_cluster_state(store)).name == "demo"
-
-    over(stores, test)
-
-
-@pytest.mark.parametrize("number", [0, -1, 10_000_000])
-def test_a_number_of_partitions_that_cannot_be_is_refused(stores: Stores, number: int) -> None:
-    async def test(stores: Stores) -> None:
-        store = await stores.open()
-        with pytest.raises(InvalidRequestError):
-            await create_cluster(store, name="x", num_partitions=number, cluster_key=KEY)
-        assert await store.exists("") is None
-
-    stores.run(test)
-
-
-def test_of_two_that_make_a_cluster_at_once_one_does(stores: Stores) -> None:
-    async def test(stores: Stores) -> None:
-        opened = [(await stores.open(), name) for name in ("a", "b")]
-        made = await asyncio.gather(
-            *(create_cluster(store, name=name, num_partitions=1, cluster_key=KEY) for store, name in opened),
-            return_exceptions=True,
-        )
-        assert sorted(type(one).__name__ for one in made) == ["NoneType", "RootTakenError"]
-        winner = "ab"[made.index(None)]
-        assert (await read_cluster_state(await stores.open())).name == winner
-
-    stores.run(test)
-
-
-def test_a_root_without_a_cluster_is_told(stores: Stores) -> None:
-    async def test(stores: Stores) -> None:
-        store = await stores.open()
-        with pytest.raises(NotWaltzError, match="create the cluster first"):
-            await read_cluster_state(store)
-        await store.create_root()
-        with pytest.raises(NotWaltzError, match="holds nothing"):
-            await read_cluster_state(store)
-
-    stores.run(test)
 
 
 def test_nodes_come_and_go(stores: Stores) -> None:
@@ -397,100 +284,6 @@ def test_a_writer_without_the_lock_is_seen(stores: Stores, monkeypatch: pytest.M
     over(stores, test)
 
 
-def test_a_tool_that_holds_the_lock_is_waited_for(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(store: MetadataStore) -> None:
-        await store.create(LOCK_PATH)
-        waiting = asyncio.ensure_future(add_node(store, "a:1", admin_port=2, group=0))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        await store.delete(LOCK_PATH)
-        await waiting
-        assert await store.exists(LOCK_PATH) is None
-        await store.create(LOCK_PATH)
-        monkeypatch.setattr(cluster_changes, "LOCK_SECONDS", 0.05)
-        with pytest.raises(DeadlineError, match="another tool holds"):
-            await add_node(store, "b:1", admin_port=2, group=0)
-
-    over(stores, test)
-
-
-def test_a_store_that_does_not_answer_is_no_tool_that_holds_the_lock(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(store: MetadataStore) -> None:
-        async def create(self: MetadataStore, path: str, data: bytes = b"", **how: bool) -> str:
-            await asyncio.sleep(0.1)  # longer than another tool is waited for
-            raise DeadlineError("the store", "no answer")
-
-        monkeypatch.setattr(cluster_changes, "LOCK_SECONDS", 0.05)
-        monkeypatch.setattr(type(store), "create", create)
-        with pytest.raises(DeadlineError, match="no answer"):
-            await add_node(store, "a:1", admin_port=2, group=0)
-
-    over(stores, test)
-
-
-def test_a_change_that_was_made_is_told_also_where_the_lock_cannot_be_given_back(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(store: MetadataStore) -> None:
-        async def delete(self: MetadataStore, path: str, version: int = -1) -> None:
-            raise PeerUnreachableError("the store", "the connection was lost")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(type(store), "delete", delete)
-            assert await add_node(store, "a:1", admin_port=2, group=0)
-        assert [one.node for one in (await read_cluster_state(store)).nodes] == ["a:1"]
-
-    over(stores, test)
-
-
-def test_a_tool_whose_session_ended_leaves_the_lock_to_the_one_that_has_it_now(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was stopped behind its change for longer than a session lasts; what it changed is told as changed."""
-
-    async def test(store: MetadataStore) -> None:
-        other, commit, lost = await stores.open(), type(store).commit, []
-
-        async def commit_and_stop(self: MetadataStore, changes: Sequence[Change]) -> None:
-            lost.append(self.lost)
-            await commit(self, changes)
-            await end_session(stores, self)
-            if stores.zookeeper is not None:
-                await asyncio.wait_for(lost[0], 20.0)
-            async with asyncio.timeout(20.0):
-                while await other.exists(LOCK_PATH) is not None:
-                    await asyncio.sleep(0.05)
-            await other.create(LOCK_PATH, ephemeral=True)
-
-        monkeypatch.setattr(type(store), "commit", commit_and_stop)
-        assert await add_node(store, "a:1", admin_port=2, group=0)
-        assert await other.exists(LOCK_PATH) is not None
-
-    over(stores, test)
-
-
-@pytest.mark.parametrize("kind", [PeerUnreachableError, DeadlineError])
-def test_a_store_that_is_gone_behind_the_change_makes_no_failure_of_it(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch, kind: type[PeerError]
-) -> None:
-    async def test(store: MetadataStore) -> None:
-        async def lost(_self: MetadataStore, path: str) -> None:
-            raise kind("the metadata", f"no connection, and {path} is to be deleted")
-
-        monkeypatch.setattr(type(store), "delete", lost)
-        assert await add_node(store, "a:1", admin_port=2, group=0)
-        monkeypatch.undo()
-        await store.delete(LOCK_PATH)
-        assert [one.node for one in (await read_cluster_state(store)).nodes] == ["a:1"]
-        monkeypatch.setattr(type(store), "delete", lost)
-        with pytest.raises(RefusedError, match="is in the cluster already"):
-            await add_node(store, "a:1", admin_port=2, group=0)
-
-    over(stores, test)
-
-
 # --- the whole -----------------------------------------------------------------------------------------------------------
 
 
@@ -517,202 +310,6 @@ def test_a_server_is_told_by_an_address_at_which_it_can_be_asked(stores: Stores,
         assert parse_address(server.endpoint) == Address(host, 55180)
 
     over(stores, test)
-
-
-def test_a_cluster_is_deleted_by_its_name_when_nobody_is_at_work(stores: Stores) -> None:
-    async def test(store: MetadataStore) -> None:
-        await three(store)
-        await last_session(store, 1, "n0:1")
-        with pytest.raises(RefusedError, match="is called 'demo', not 'dem'"):
-            await delete_cluster(store, name="dem")
-        await store.create("serverDescriptors/s_", ephemeral=True, sequence=True)
-        with pytest.raises(RefusedError, match="at work"):
-            await delete_cluster(store, name="demo")
-        (name,) = await store.children("serverDescriptors")
-        await store.delete(f"serverDescriptors/{name}")
-        await delete_cluster(store, name="demo")
-        assert await store.exists("") is None
-
-    over(stores, test)
-
-
-def test_a_node_that_goes_while_a_deletion_looks_at_it_is_not_told_as_missing(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock of another tool, as a rule."""
-
-    async def test(store: MetadataStore) -> None:
-        await store.create(LOCK_PATH)
-        get = store.get
-
-        async def late(path: str, *more: Any) -> Any:
-            if path == LOCK_PATH:
-                await store.delete(path)
-            return await get(path, *more)
-
-        monkeypatch.setattr(store, "get", late)
-        await delete_cluster(store, mode=Mode(agreed=await delete_cluster(store, mode=PLAN_ONLY)))
-        assert await store.exists("") is None
-
-    over(stores, test)
-
-
-@pytest.mark.parametrize("what", ["a node", "a server", "nothing"])
-def test_a_deletion_that_somebody_is_ahead_of_deletes_nothing(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """It was told as a node with another version, or as one that has children."""
-
-    async def test(store: MetadataStore) -> None:
-        agreed, commit = await delete_cluster(store, mode=PLAN_ONLY), store.commit
-
-        async def behind(changes: Any) -> None:
-            monkeypatch.setattr(store, "commit", commit)
-            if what == "a node":
-                await add_node(store, "h:1", admin_port=2, group=0)
-            elif what == "a server":
-                await store.create("serverDescriptors/s_", ephemeral=True, sequence=True)
-            await commit(changes)
-
-        monkeypatch.setattr(store, "commit", behind)
-        if what == "nothing":
-            await delete_cluster(store, mode=Mode(agreed=agreed))
-            assert await store.exists("") is None
-            return
-        error = StalePlanError if what == "a node" else RefusedError
-        with pytest.raises(error, match=r"has changed since the plan was made|belongs to a process that is at work"):
-            await delete_cluster(store, mode=Mode(agreed=agreed))
-        assert await store.exists(STORE_PATH) is not None
-
-    over(stores, test)
-
-
-@pytest.mark.parametrize("data", [ClusterParameters("inner", 4).encode(), b"", b"of another program"])
-def test_a_cluster_that_lies_below_another_does_not_go_with_it(stores: Stores, data: bytes) -> None:
-    """Somebody else made it there, and its log servers do not run at the moment."""
-
-    async def test(store: MetadataStore) -> None:
-        await store.create("teams")
-        await store.create("teams/inner", data)
-        if data[:1] != b"\xb4":
-            await delete_cluster(store)
-            assert await store.exists("") is None
-            return
-        with pytest.raises(RefusedError, match="another cluster lies below it, teams/inner; nothing was changed"):
-            await delete_cluster(store)
-        await read_cluster_state(store)
-        await store.delete("teams/inner")
-        await delete_cluster(store)
-        assert await store.exists("") is None
-
-    over(stores, test)
-
-
-def test_the_servers_of_a_cluster_that_lies_below_are_not_to_be_stopped(stores: Stores) -> None:
-    """They are somebody else's: stopped as advised, their cluster would have been what refuses the deletion."""
-
-    async def test(store: MetadataStore) -> None:
-        await store.create("inner", ClusterParameters("inner", 4).encode())
-        await store.create("inner/serverDescriptors")
-        await store.create("inner/serverDescriptors/s_", ephemeral=True, sequence=True)
-        with pytest.raises(RefusedError, match="another cluster lies below it, inner; nothing was changed"):
-            await delete_cluster(store)
-
-    over(stores, test)
-
-
-@pytest.mark.turns(2)
-@pytest.mark.parametrize("meanwhile", ["made anew", "assigned"])
-def test_a_cluster_that_is_another_by_now_is_not_deleted(stores: Stores, meanwhile: str) -> None:
-    async def test(store: MetadataStore) -> None:
-        await three(store, range(1))
-        agreed = await delete_cluster(store, mode=PLAN_ONLY)
-        if meanwhile == "assigned":
-            await assign(store, "n0:1", [3])
-        else:
-            await delete_cluster(store)
-            await create_cluster(store, name="demo", num_partitions=4, cluster_key=uuid.uuid4())
-            await three(store, range(1))
-        before = await read_cluster_state(store)
-        with pytest.raises(StalePlanError):
-            await delete_cluster(store, mode=Mode(agreed=agreed))
-        assert await read_cluster_state(store) == before
-        await delete_cluster(store, mode=Mode(agreed=await delete_cluster(store, mode=PLAN_ONLY)))
-        assert await store.exists("") is None
-
-    over(stores, test)
-
-
-def test_what_is_said_of_half_a_cluster_leads_to_a_whole_one(stores: Stores) -> None:
-    """A creation of the release that was killed, or a deletion of many nodes."""
-
-    async def test(store: MetadataStore) -> None:
-        for path in ("store/connection", "store/assignment", "store/group", "store/partition", "store"):
-            await store.delete(path)
-        with pytest.raises(NotWaltzError) as looked:
-            await read_cluster_state(store)
-        with pytest.raises(RefusedError) as made:
-            await create_cluster(store, name="demo", num_partitions=4, cluster_key=KEY)
-        assert "waltzctl cluster delete" in (looked.value.advice or "")
-        assert "waltzctl cluster delete" in (made.value.advice or "")
-        await delete_cluster(store)
-        await create_cluster(store, name="demo", num_partitions=4, cluster_key=KEY)
-
-    over(stores, test)
-
-
-@pytest.mark.turns(3)
-@pytest.mark.parametrize("foreign", [0, 4])
-def test_a_deletion_of_many_nodes_that_is_interrupted_leaves_no_cluster(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch, foreign: int
-) -> None:
-    """Storage nodes started with the key that was left, and with other nodes at the root servers were registered as well.
-
-    Wherever it is interrupted the next deletion completes it.
-    """
-    monkeypatch.setattr(cluster_changes, "_DELETED_AT_ONCE", 4)
-    commits = 0
-
-    async def test(store: MetadataStore) -> None:
-        nonlocal commits
-        real = store.commit
-        for done in range(1, 9):
-            if done > 1:
-                await create_cluster(store, name="demo", num_partitions=7, cluster_key=KEY)
-            await three(store, range(7))
-            for partition in range(7):
-                await last_session(store, partition, "n0:1")
-            for number in range(foreign):
-                await store.create(f"a{number}")
-            left = done
-
-            async def few(changes: Sequence[Change]) -> None:
-                nonlocal left
-                if not left:
-                    raise DeadlineError("here", "gone")
-                left -= 1
-                await real(changes)
-
-            monkeypatch.setattr(store, "commit", few)
-            with contextlib.suppress(DeadlineError):
-                await delete_cluster(store, name="demo")
-            monkeypatch.setattr(store, "commit", real)
-            if await store.exists("") is None:
-                break
-            commits += 1
-            for look in (store_parameters, read_cluster_state):
-                with pytest.raises(NotWaltzError) as looked:
-                    await look(store)
-                assert "waltzctl cluster delete" in (looked.value.advice or "")
-            with pytest.raises(NotWaltzError):
-                await Membership(store, log=logging.getLogger("test")).register("here", 1)
-            with pytest.raises(RefusedError, match="not 'another'"):
-                await delete_cluster(store, name="another")
-            await delete_cluster(store, name="demo")
-            assert await store.exists("") is None
-
-    over(stores, test, partitions=7)
-    assert commits >= 3
 
 
 def test_of_some_partitions_only_their_metadata_is_read(stores: Stores) -> None:

@@ -18,9 +18,10 @@ from tests.metadata.stores import Stores
 from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata import membership as rooms
 from waltzctl.engine.metadata import watch_loop
-from waltzctl.engine.metadata.cluster_changes import add_node, create_cluster
+from waltzctl.engine.metadata.cluster_changes import add_node
 from waltzctl.engine.metadata.cluster_changes import assign as assign_nodes
 from waltzctl.engine.metadata.cluster_changes import unassign as unassign_nodes
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.cluster_state import read_cluster_state
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership, new_client_id

@@ -29,6 +29,7 @@ from tests.descriptors import open_descriptors
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.engine.metadata import embedded_file, embedded_sessions, embedded_store, zookeeper_store
+from waltzctl.engine.metadata.embedded_nodes import EmbeddedNodes
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import NodeExistsError, SessionLostError
@@ -644,11 +645,11 @@ def test_a_session_outlasts_more_calls_than_its_timeout_has_time_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[EmbeddedStore], Coroutine[Any, Any, None]]
 ) -> None:
     """The heartbeat is behind all of them."""
-    real = EmbeddedStore._node
+    real = EmbeddedNodes.node
 
-    def slow(store: EmbeddedStore, path: str) -> object:
+    def slow(nodes: EmbeddedNodes, path: str) -> object:
         time.sleep(0.01)
-        return real(store, path)
+        return real(nodes, path)
 
     async def test() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=1.0)
@@ -656,7 +657,7 @@ def test_a_session_outlasts_more_calls_than_its_timeout_has_time_for(
             await store.create_root()
             await store.create("mine", ephemeral=True)
             lost = store.lost
-            monkeypatch.setattr(EmbeddedStore, "_node", slow)
+            monkeypatch.setattr(EmbeddedNodes, "node", slow)
             await work(store)
             await store.set("mine", b"still here")
             assert not lost.done()
@@ -935,8 +936,8 @@ def test_a_full_disk_is_told_as_one_and_the_next_change_is_made(tmp_path: Path) 
     async def test() -> None:
         store = await EmbeddedStore.open(tmp_path / "m", create=True)
         await store.create_root()
-        (pages,) = store._database.execute("PRAGMA page_count").fetchone()
-        store._database.execute(f"PRAGMA max_page_count = {pages}")
+        (pages,) = store._nodes.database.execute("PRAGMA page_count").fetchone()
+        store._nodes.database.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(PeerUnreachableError, match="disk is full"):
             await store.create("large", bytes(1 << 20))
         assert await store.children("") == ()
@@ -1441,8 +1442,8 @@ def test_what_is_committed_is_not_undone_by_a_journal_that_comes_back(tmp_path: 
 
     async def test() -> None:
         store = await EmbeddedStore.open(tmp_path / "m", create=True)
-        assert store._database.execute("PRAGMA synchronous").fetchone() == (3,)
-        assert store._database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert store._nodes.database.execute("PRAGMA synchronous").fetchone() == (3,)
+        assert store._nodes.database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         await store.close()
 
     asyncio.run(test())

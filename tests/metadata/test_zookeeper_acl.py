@@ -11,7 +11,8 @@ import pytest
 
 from tests.zookeeper import ZooKeeperServer, new_root
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, PeerError
-from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
+from waltzctl.engine.metadata.cluster_changes import add_node, assign
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.membership import Membership, new_client_id
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.metadata_store import MetadataStore

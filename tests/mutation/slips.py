@@ -42,7 +42,7 @@ from tests.mutation.trial import Slip
 
 FIRST: tuple[Slip, ...] = (
     Slip(
-        "engine/node/partition_service.py",
+        "engine/node/access_control.py",
         "max(partition.session_id, fences.get(partition.number))",
         "fences.get(partition.number)",
         ("tests/node/test_one_step.py",),
@@ -153,8 +153,8 @@ FIRST: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/node/hosted_storage.py",
-        "before, service.availability = service.availability, self.storage.availability(number)",
-        "before, service.availability = service.availability, self.storage.availability(numbers[0])",
+        "before, access.availability = access.availability, self.storage.availability(number)",
+        "before, access.availability = access.availability, self.storage.availability(numbers[0])",
         ("tests/node/test_one_step.py",),
         "a partition gets the availability of another one",
     ),

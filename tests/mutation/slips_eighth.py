@@ -142,7 +142,7 @@ EIGHTH: tuple[Slip, ...] = (
         "clients that mount and vanish fill the memory of a server whose partition has no session",
     ),
     Slip(
-        "engine/server/client_port.py",
+        "engine/server/feed_requests.py",
         "        if len(self._clients) > _MOST_CLIENTS:\n",
         "        if len(self._clients) >= _MOST_CLIENTS:\n",
         ("tests/server/test_client_port.py::test_so_many_clients_mount_through_one_connection",),
@@ -261,14 +261,14 @@ EIGHTH: tuple[Slip, ...] = (
         "what an interrupted batch was to read of a replica that was taken out counts as read, and never comes",
     ),
     Slip(
-        "engine/client/client_connection.py",
-        "        if not self.full and not self._waiting:\n",
-        "        if not self.full:\n",
+        "engine/client/write_room.py",
+        "return self._free.is_set() and not self.waiting",
+        "return self._free.is_set()",
         ("tests/client/test_order_of_calls.py",),
         "an append overtakes those that wait for room, which are out of order then",
     ),
     Slip(
-        "engine/client/client_connection.py",
+        "engine/client/write_room.py",
         "async with self._turn:",
         "if True:",
         ("tests/client/test_order_of_calls.py",),

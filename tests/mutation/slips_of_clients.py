@@ -8,6 +8,7 @@ _APPLIER = ("tests/client/test_sql_applier.py",)
 _FILE = "engine/client/sql_applier.py"
 _MOUNTED = ("tests/client/test_partition_mount.py",)
 _MOUNT = "engine/client/partition_mount.py"
+_UNDECIDED, _RUNNING = "engine/client/undecided_appends.py", "engine/client/running_calls.py"
 _FEEDS = ("tests/client/test_feeds.py",)
 _DEADLINES = "engine/net/deadlines.py"
 _IN_TIME = ("tests/net/test_deadlines.py",)
@@ -121,62 +122,62 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         _MOUNT,
-        "self._fail_oldest()  # appends commit in the order sent: an earlier one can no longer commit",
+        "self._undecided.fail_oldest()  # appends commit in the order sent: an earlier one can no longer commit",
         "pending.popitem(last=False)",
         _MOUNTED,
         "an append that the server passed over is never decided",
     ),
     Slip(
-        _MOUNT,
-        "if conflicting <= self.position]",
-        "if conflicting < self.position]",
+        _UNDECIDED,
+        "if conflicting <= position]",
+        "if conflicting < position]",
         _MOUNTED,
         "an append that a lock refused waits for a transaction that may never come",
     ),
     Slip(
         _MOUNT,
-        "if self._to_resend or self._connection is None or",
+        "if undecided.to_resend or self._connection is None or",
         "if self._connection is None or",
         _IN_BULK,
         "a new append is sent in front of one that was refused",
     ),
     Slip(
         _MOUNT,
-        "self.options.in_flight - len(self._pending), SPENT_AT - self._sequence",
-        "self.options.in_flight - len(self._pending), SPENT_AT + 1 - self._sequence",
+        "self.options.in_flight - len(undecided.sent), SPENT_AT - self._sequence",
+        "self.options.in_flight - len(undecided.sent), SPENT_AT + 1 - self._sequence",
         _IN_BULK,
         "the reserve of request ids is taken for what is new",
     ),
     Slip(
         _MOUNT,
-        "self.options.in_flight - len(self._pending), SPENT_AT - self._sequence",
-        "self.options.in_flight + 1 - len(self._pending), SPENT_AT - self._sequence",
+        "self.options.in_flight - len(undecided.sent), SPENT_AT - self._sequence",
+        "self.options.in_flight + 1 - len(undecided.sent), SPENT_AT - self._sequence",
         _IN_BULK,
         "one append more is under way than was asked for",
     ),
     Slip(
-        _MOUNT,
-        "        self._to_resend -= len(call.again)\n        self._wake_next()",
-        "        self._wake_next()",
+        _UNDECIDED,
+        "            self.sent.pop(sequence, None)\n        self.to_resend -= len(call.again)\n",
+        "            self.sent.pop(sequence, None)\n",
         _IN_BULK,
         "a call that is given up with something to send again stops all appends of the partition",
     ),
     Slip(
-        _MOUNT,
-        "        for sequence in call.sent:\n            self._pending.pop(sequence, None)\n",
+        _UNDECIDED,
+        "        for sequence in call.sent:\n            self.sent.pop(sequence, None)\n",
         "",
         _IN_BULK,
         "what was given up takes room for ever",
     ),
     Slip(
-        _MOUNT,
-        "            self._turns.move_to_end(call)",
+        _RUNNING,
+        "            self.turns.move_to_end(call)",
         "            pass",
         _IN_BULK,
         "a long call has all the turns",
     ),
     Slip(
-        _MOUNT,
+        _RUNNING,
         "        elif had_one:\n",
         "        else:\n",
         _IN_BULK,

@@ -76,8 +76,8 @@ NODES: tuple[Slip, ...] = (
         "every request looks at the disk",
     ),
     Slip(
-        "engine/node/partition_service.py",
-        "            self._fences.raise_to(self.number, session_id)\n",
+        "engine/node/access_control.py",
+        "            self._fences.raise_to(self._partition.number, session_id)\n",
         "",
         _STEP,
         "a restart lets an old server in again",

@@ -381,14 +381,14 @@ SEVENTH: tuple[Slip, ...] = (
         "engine/node/partition_outage.py",
         "if self._outage is not None and self._outage.returns is not Return.RECORD:",
         "if self._outage is not None:",
-        ("tests/node/test_partition_service.py::test_a_record_that_could_not_be_read_keeps_sessions_out_until_it_can",),
+        ("tests/node/test_access_control.py::test_a_record_that_could_not_be_read_keeps_sessions_out_until_it_can",),
         "a partition with an unreadable record is let into sessions by switching it off and on, and ends the recovery of all",
     ),
     Slip(
         "engine/node/partition_requests.py",
         "if isinstance(message, (RecordRequest, RecordHeaderRequest, TruncateRequest)):",
         "if isinstance(message, (RecordRequest, RecordHeaderRequest)):",
-        ("tests/node/test_partition_service.py::test_a_request_that_meets_a_record_keeps_the_partition_out",),
+        ("tests/node/test_access_control.py::test_a_request_that_meets_a_record_keeps_the_partition_out",),
         "a replica that cannot be cut at a damaged record says so to no session, and each one asks it again and fails",
     ),
     Slip(

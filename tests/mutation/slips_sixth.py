@@ -227,7 +227,7 @@ SIXTH: tuple[Slip, ...] = (
         "engine/node/partition_outage.py",
         "outage.returns is not Return.SPACE or time.monotonic() - self._out_since < age:",
         "outage.returns is not Return.SPACE:",
-        ("tests/node/test_partition_service.py",),
+        ("tests/node/test_access_control.py",),
         "a look at the disk that began before it was full puts the partition back into sessions",
     ),
     Slip(

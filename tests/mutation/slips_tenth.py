@@ -24,8 +24,8 @@ TENTH: tuple[Slip, ...] = (
         "a session that was refused, as its fence could not be synced, is let in once the partition comes back",
     ),
     Slip(
-        "engine/node/partition_service.py",
-        "            if (failed := self.partition.marks_failed) is not None:\n                raise",
+        "engine/node/access_control.py",
+        "            if (failed := self._partition.marks_failed) is not None:\n                raise",
         "            if (failed := None) is not None:\n                raise",
         (f"{_OUTAGES}::test_sessions_that_are_refused_again_and_again_take_no_memory",),
         "a session begins whose mark cannot be set, which ends the recovery of all its replicas",

@@ -150,9 +150,9 @@ def test_what_would_have_to_wait_for_the_disk_is_for_a_worker(served: Served, mo
 def test_sessions_and_switches_hold_at_once_as_well(served: Served) -> None:
     assert at_once(served, RecordListRequest(0, 1, 0, 0, 5)) is None  # an older session: a worker refuses it
     assert at_once(served, RecordListRequest(2, 1, 0, 0, 5)) is None  # a newer one: a worker makes it durable
-    assert service(served).session_id == 1
+    assert service(served).access.session_id == 1
     served.ask(RecordListRequest(2, 1, 0, 0, 5))
-    assert service(served).session_id == 2
+    assert service(served).access.session_id == 2
     served.hosted.set_availability([0], readable=False, writable=False)
     assert at_once(served, RecordListRequest(2, 1, 0, 0, 5)) is None
 

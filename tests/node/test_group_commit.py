@@ -103,6 +103,7 @@ class Alone:
             AppendEncoder(max_data_length=LONGEST),
             self.judge,
             self.metrics,
+            answering=self.judge.answering,
             max_data_length=LONGEST,
             commit_bytes=commit_bytes,
             log=LOG,

@@ -162,7 +162,7 @@ def test_what_a_pass_wrote_is_flushed_with_its_file_system_where_that_is_a_promi
         assert [answer.failure.code for answer in answers if isinstance(answer, FailureResponse)] == [
             "sync-failed"
         ] * FEWEST_AT_ONCE
-    assert [one.outage is not None for one in hosted.services] == [failed] * FEWEST_AT_ONCE
+    assert [one.access.outage is not None for one in hosted.services] == [failed] * FEWEST_AT_ONCE
     hosted.close()
 
 

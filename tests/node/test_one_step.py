@@ -142,7 +142,7 @@ def test_switching_several_partitions_leaves_each_what_is_its_own(
         hosted.set_availability(order, writable=False)
         expected = [Availability(True, False), Availability(False, False), Availability(True, False)]
         assert [hosted.availability(number) for number in range(3)] == expected
-        assert [service.availability for service in hosted.services] == expected
+        assert [service.access.availability for service in hosted.services] == expected
         hosted.set_availability(order[:2], writable=True)
         for number in order[:2]:
             expected[number] = Availability(expected[number].readable, True)

@@ -85,8 +85,8 @@ def expect_out(served: Served, code: str) -> None:
     assert served.hosted.session_info(0) is not None
     service = served.hosted.service(0)
     assert service is not None
-    assert service.outage is not None
-    assert service.outage.code == code
+    assert service.access.outage is not None
+    assert service.access.outage.code == code
 
 
 def expect_in(served: Served) -> None:
@@ -94,7 +94,7 @@ def expect_in(served: Served) -> None:
     assert isinstance(served.one(first_question()), LastSessionInfoResponse)
     service = served.hosted.service(0)
     assert service is not None
-    assert service.outage is None
+    assert service.access.outage is None
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -241,8 +241,8 @@ def test_a_shortage_while_a_partition_is_opened_again_is_no_damage(
         assert refused(served, first_question()) == "io-error"
         service = served.hosted.service(0)
         assert service is not None
-        assert service.outage is not None
-        assert "switch the partition off and on" in service.outage.remedy
+        assert service.access.outage is not None
+        assert "switch the partition off and on" in service.access.outage.remedy
         served.hosted.reopen(0)
         expect_in(served)
         served.succeed(appended(30, session=SESSION))
@@ -283,8 +283,10 @@ def test_marks_that_cannot_be_written_keep_a_partition_out(tmp_path: Path, monke
         expect_out(served, "sync-failed")
         service = served.hosted.service(0)
         assert service is not None
-        assert service.outage is not None
-        assert service.outage.remedy.endswith("restart the node"), "no switch lets the control file be written again"
+        assert service.access.outage is not None
+        assert service.access.outage.remedy.endswith("restart the node"), (
+            "no switch lets the control file be written again"
+        )
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -426,9 +428,9 @@ def test_a_look_at_the_disk_frees_only_what_was_out_before_it_began(
             assert refused(served, appended(30, session=SESSION)) == "disk-full"
         service = served.hosted.service(0)
         assert service is not None
-        service.note_space(3600.0)
+        service.access.note_space(3600.0)
         expect_out(served, "disk-full")
-        service.note_space(0.0)
+        service.access.note_space(0.0)
         expect_in(served)
 
 
@@ -460,7 +462,7 @@ def test_a_partition_on_a_full_disk_of_its_own_stays_out(
         monkeypatch.setattr(os, "statvfs", room)
         service = served.hosted.service(0)
         assert service is not None
-        service.note_space(0.0)
+        service.access.note_space(0.0)
         expect_out(served, "disk-full")
         full = False
         expect_in(served)

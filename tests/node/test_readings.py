@@ -38,8 +38,8 @@ class Hosted:
     def service(self, number: int) -> Any:
         out = SimpleNamespace(code=SimpleNamespace(value="segment-gap"))
         return {
-            2: SimpleNamespace(queue_size=7, outage=None),
-            3: SimpleNamespace(queue_size=0, outage=out),
+            2: SimpleNamespace(queue_size=7, access=SimpleNamespace(outage=None)),
+            3: SimpleNamespace(queue_size=0, access=SimpleNamespace(outage=out)),
         }.get(number)
 
 

@@ -115,7 +115,7 @@ def test_a_sync_that_failed_is_told_to_everybody_in_the_commit(alone: InPasses) 
     assert commit is not None
     alone.service.finish(commit, SyncFailedError(Path("/d/3/0.seg"), None, OSError("EIO"), doing="sync"))
     assert alone.codes() == ["sync-failed"] * 2
-    assert alone.service.outage is not None
+    assert alone.service.access.outage is not None
     alone.service.go_on()
     assert alone.service.queue_size == 0
 

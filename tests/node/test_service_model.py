@@ -354,7 +354,7 @@ class ServiceMachine(RuleBasedStateMachine):
                 service.hold()  # the worker is done with its last answer
                 assert service.queue_size == 0
                 service.resume()
-                assert service.session_id == max(model.session, model.persisted[0])
+                assert service.access.session_id == max(model.session, model.persisted[0])
                 assert service.partition.max_transaction_id == len(model.records) - 1
 
     def teardown(self) -> None:

@@ -419,7 +419,7 @@ def test_a_write_that_fails_is_told_to_its_own_partition_and_leaves_nothing(
         assert one.partition(3).next_transaction_id == 1
         service = one.hosted.service(3)
         assert service is not None
-        assert (service.queue_size, service.hold(0.0), service.outage is not None) == (0, True, True)
+        assert (service.queue_size, service.hold(0.0), service.access.outage is not None) == (0, True, True)
         service.resume()
         assert sum(len(log) for log in one.logs()) == 2 * PARTITIONS - 1
 

@@ -131,12 +131,13 @@ def looked_at(tmp_path: Path, partition: Any, service: Any, max_stall: float = 3
 
 
 class Looked:
-    """A service that notes what it is told about the disk."""
+    """A service, and its access control, that notes what it is told about the disk."""
 
     queue_size, stalled_seconds, outage = 0, 0.0, None
 
     def __init__(self) -> None:
         self.told: list[float] = []
+        self.access = self
 
     def note_space(self, age: float) -> None:
         self.told.append(age)
@@ -203,7 +204,9 @@ def test_a_disk_of_which_nothing_can_be_said_is_a_problem(tmp_path: Path) -> Non
 )  # fmt: skip
 def test_what_a_look_finds_of_a_partition(tmp_path: Path, partition: Any, service: Any, found: tuple[Any, ...]) -> None:
     made = partition and SimpleNamespace(damaged=partition[0], failed=partition[1])
-    served = service and SimpleNamespace(queue_size=service[0], stalled_seconds=service[1], outage=service[2])
+    served = service and SimpleNamespace(
+        queue_size=service[0], stalled_seconds=service[1], access=SimpleNamespace(outage=service[2])
+    )
     assert looked_at(tmp_path, made, served) == PartitionHealth(4, *found)
 
 

@@ -19,7 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.builders import KEY, build_directory, make_records
 from tests.spark.nodes import served
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
-from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
+from waltzctl.engine.metadata.cluster_changes import add_node, assign
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.cluster_state import ClusterState, PartitionState, ReplicaInSession
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import MetadataStore

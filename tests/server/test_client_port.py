@@ -16,7 +16,7 @@ from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import STORAGE_GROWTH, PortLimits
 from waltzctl.engine.server import client_port
-from waltzctl.engine.server.client_port import _MOST_CLIENTS
+from waltzctl.engine.server.feed_requests import _MOST_CLIENTS
 from waltzctl.engine.server.server_settings import PartitionOptions
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.lock_id import lock_id

@@ -19,7 +19,8 @@ from tests.net.certificates import Authority
 from tests.node.running import Answer, http, run
 from tests.server.storing import until
 from waltzctl.engine.errors import PeerError, WaltzError
-from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
+from waltzctl.engine.metadata.cluster_changes import add_node, assign
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.net.addresses import Address

@@ -32,7 +32,8 @@ from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, RefusedError
-from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster, unassign
+from waltzctl.engine.metadata.cluster_changes import add_node, assign, unassign
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.failure_detector import FailureDetector
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, follow_replicas

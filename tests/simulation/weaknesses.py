@@ -314,8 +314,8 @@ def a_client_sends_again_too_soon(patch: Patch) -> None:
 
     def lost(self: Any) -> None:
         real(self)
-        while self._pending:
-            self._fail_oldest()
+        while self._undecided.sent:
+            self._undecided.fail_oldest()
 
     patch.setattr(partition_mount.Mount, "lost", lost)
 

@@ -22,7 +22,7 @@ from tests.builders import make_records
 from tests.spark.nodes import sent
 from waltzctl.engine.client.log_client import Transaction
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
-from waltzctl.engine.metadata.cluster_changes import create_cluster
+from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.spark import cluster_history
 from waltzctl.engine.spark.cluster_history import ClusterAccess, ClusterReader, RangePartition, cluster_stream

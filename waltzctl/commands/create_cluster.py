@@ -142,7 +142,7 @@ def run(
 
 
 async def _refuse_where_something_is(location: MetadataLocation) -> None:
-    from waltzctl.engine.metadata.cluster_changes import refuse_where_something_is
+    from waltzctl.engine.metadata.cluster_creation import refuse_where_something_is
 
     path = location.path
     # an empty file is accepted: a creation that failed on a full disk leaves one
@@ -153,7 +153,7 @@ async def _refuse_where_something_is(location: MetadataLocation) -> None:
 
 def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) -> None:
     from waltzctl.engine.errors import WaltzError
-    from waltzctl.engine.metadata.cluster_changes import RootTakenError, create_cluster
+    from waltzctl.engine.metadata.cluster_creation import RootTakenError, create_cluster
 
     async def write() -> None:
         async with location.open(create=True) as store:

@@ -17,7 +17,7 @@ from waltzctl.values import counted, format_ranges
 if TYPE_CHECKING:
     from waltzctl.console import Console
     from waltzctl.engine.cluster.cluster_plan import ClusterPlan
-    from waltzctl.engine.metadata.cluster_changes import Mode, Steps
+    from waltzctl.engine.metadata.cluster_steps import Mode, Steps
     from waltzctl.engine.metadata.metadata_store import MetadataStore
     from waltzctl.repair_procedure import Switches
 
@@ -82,7 +82,7 @@ def change_metadata(
 ) -> ExitStatus:
     """Plan, and do what was agreed to; `done` is said afterwards."""
     from waltzctl.engine.cluster.cluster_plan import ClusterPlan
-    from waltzctl.engine.metadata.cluster_changes import PLAN_ONLY, Mode
+    from waltzctl.engine.metadata.cluster_steps import PLAN_ONLY, Mode
     from waltzctl.objects.cluster_objects import cluster_plan_object
 
     location = target.location

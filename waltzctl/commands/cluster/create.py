@@ -62,7 +62,7 @@ def run(
     cluster_key = parsed("--key", key, cluster_key_of) or uuid.uuid4()
     parsed("--name", name, cluster_name_of)
 
-    from waltzctl.engine.metadata.cluster_changes import create_cluster
+    from waltzctl.engine.metadata.cluster_creation import create_cluster
     from waltzctl.objects.cluster_objects import CLUSTER_CREATED
 
     async def make(store: MetadataStore) -> None:

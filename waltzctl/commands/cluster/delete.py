@@ -50,7 +50,7 @@ def run(
     switches = Switches(yes, dry_run, None)
     switches.check()
 
-    from waltzctl.engine.metadata.cluster_changes import delete_cluster
+    from waltzctl.engine.metadata.cluster_deletion import delete_cluster
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         return change_metadata(
