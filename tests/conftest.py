@@ -252,7 +252,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--long"):
         return
     everything = config.getoption("--every-turn") or any("::" in one for one in config.args)
-    left = {item for item in items if "long" in item.keywords} | (set() if everything else waiting(items))
+    left = {item for item in items if item.get_closest_marker("long")} | (set() if everything else waiting(items))
     if left:
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]

@@ -11,11 +11,17 @@ import math
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 _MARK = os.urandom(16).hex()
 """A random prefix of numbers that are written as strings for a moment; no string of the input begins with it."""
 _MARKED = re.compile(rf'"{_MARK}([^"]*)"')
+_LONG = f'"{_MARK}long"'
+"""In the place of a `LongText`."""
+_LONG_PIECE = 3 << 18
+"""Bytes of a piece of a `LongText`: whole groups of base64."""
 
 
 class ExactNumber:
@@ -28,6 +34,25 @@ class ExactNumber:
 
     def __repr__(self) -> str:
         return self.text
+
+
+class LongText:
+    """The text of long data, such as base64, as a value of an object to be written: it is made in pieces, while it is written.
+
+    `text_of`: makes the text of bytes, ASCII without a character that JSON escapes; of pieces of `_LONG_PIECE` bytes it makes the
+    pieces of the text.
+    """
+
+    def __init__(self, data: bytes, text_of: Callable[[bytes], str]) -> None:
+        self._data, self._text_of = data, text_of
+
+    def pieces(self) -> Iterator[str]:
+        """The text, in pieces."""
+        for start in range(0, len(self._data), _LONG_PIECE):
+            yield self._text_of(self._data[start : start + _LONG_PIECE])
+
+    def __str__(self) -> str:
+        return self._text_of(self._data)
 
 
 def read(text: str) -> Any:
@@ -78,6 +103,8 @@ def _no_constant(text: str) -> None:
 def _marked(value: object) -> str:
     if isinstance(value, ExactNumber):
         return _MARK + value.text
+    if isinstance(value, LongText):
+        return f"{_MARK}long"
     raise TypeError(f"{type(value).__name__} is nothing that JSON has")
 
 
@@ -88,6 +115,24 @@ _ASCII, _UNICODE = (
 
 
 def encode(value: Any, *, ascii_only: bool = True) -> str:
-    """A value as JSON without spaces; without `ascii_only` characters beyond ASCII are not escaped."""
+    """A value as JSON without spaces; without `ascii_only` characters beyond ASCII are not escaped.  It holds no `LongText`."""
     text = (_ASCII if ascii_only else _UNICODE).encode(value)
     return _MARKED.sub(r"\1", text) if _MARK in text else text
+
+
+def write(value: dict[str, Any], put: Callable[[str], object], *, front: str = "", behind: str) -> None:
+    """Call `put` with an object as `encode` makes it, between two texts: once, or with pieces where a value is a `LongText`."""
+    text = _ASCII.encode(value)
+    if _MARK not in text:
+        put(front + text + behind)
+        return
+    put(front)
+    long = [one for one in value.values() if isinstance(one, LongText)]
+    for part, one in zip_longest(text.split(_LONG), long):
+        put(_MARKED.sub(r"\1", part))
+        if one is not None:
+            put('"')
+            for piece in one.pieces():
+                put(piece)
+            put('"')
+    put(behind)

@@ -154,6 +154,7 @@ def _look_back(storage: Path, store: Store) -> tuple[int, list[QuarantineEntry]]
             highest = max(highest, entry.number)
             left += [entry] if entry.state in INTERRUPTED else []
     if lock is not None and lock.held and numbers is not None and over:
+        _KNOWN.clear()  # of directories with earlier locks, which are not believed any more
         _KNOWN[above] = _Known(lock, numbers, names, highest)
     return highest, _in_order(left)
 

@@ -136,6 +136,20 @@ def connected(options: ZooKeeperOptions) -> Iterator[tuple[Any, Contact]]:
         _close(client)
 
 
+def drop_wakes(client: Any) -> None:
+    """Remove the bytes that wake kazoo's thread for calls which it does not have any more: they were lost with a connection.
+
+    To be called in that thread, before it sends a call.  Each call that it has keeps one: they are removed first and then written
+    again, as another thread may add a call, and behind it its byte, at any moment.
+    """
+    connection = client._connection
+    with contextlib.suppress(BlockingIOError):
+        while connection._read_sock.recv(4096, socket.MSG_DONTWAIT):
+            pass
+    if calls := len(client._queue):
+        connection._write_sock.send(bytes(calls))
+
+
 def _bound_attempts(client: Any, seconds: float) -> None:
     """Divide `seconds` among the addresses of the ensemble's hosts, as the timeout of an attempt to connect to each.
 

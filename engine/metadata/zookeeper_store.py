@@ -3,9 +3,11 @@
 Calls use kazoo's asynchronous interface, any number of them in progress, each with a deadline.  Callbacks from kazoo's threads
 are handed to the event loop.
 
-While kazoo connects again no call is made: it waits, within its deadline.  Kazoo would keep each call until it is connected, also
-if the deadline has passed by then, and would write a byte for it into a socket that nobody reads meanwhile: after some 280 calls,
-which take a server less than half an hour, the event loop would stand still.
+Kazoo writes a byte for each call into a socket, and reads it when it sends the call: not while it connects again, nor while it
+writes to a connection that is lost.  After some 280 calls the event loop would stand still.  Therefore kazoo has at most
+`AT_A_TIME` calls that it has not answered, whether or not their deadlines have passed; while it connects again no call is made;
+and the bytes of calls that were lost are removed before it is connected again.  A call that cannot be made yet waits, within its
+deadline.
 
 Loss of the session.  Kazoo reports it only once ZooKeeper can be reached again; release 0.13.2 serves on until then (weakness
 Z5).  Here the session counts as lost when nothing has been received for the session timeout that the ensemble granted.  Kazoo's
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -43,14 +46,18 @@ from waltzctl.engine.metadata.zookeeper_connection import (
     UNREADABLE,
     Contact,
     connected,
+    drop_wakes,
 )
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.events import Turns
 from waltzctl.engine.net.futures import fail, in_thread
 from waltzctl.engine.net.single_flight import in_daemon_thread
 
 T = TypeVar("T")
+AT_A_TIME = 100
+"""Calls that kazoo has at a time."""
 LONGEST_REQUEST = (1 << 20) - 1
 """The longest request in bytes that ZooKeeper accepts by default (jute.maxbuffer); it closes the connection at a longer one."""
 _LONG_REQUEST = 1_000_000
@@ -79,6 +86,7 @@ class ZooKeeperStore:
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._asked_anew = False
         self._state_changes, self._sessions_expired = Turns(), 0  # of kazoo; the latter is written in its threads
+        self._places = Budget(AT_A_TIME)  # for calls that kazoo has
         self._closed = False
         client.add_listener(self._state_changed)
         self._timer = self._loop.call_later(self.session_timeout, self._check_silence)
@@ -125,8 +133,13 @@ class ZooKeeperStore:
     async def _call(self, path: str, call: Callable[..., Any], *arguments: Any, size: int = 0, **named: Any) -> Any:
         """Make an asynchronous call of kazoo about a node, within the deadline.  `size`: bytes that it writes."""
         answered: asyncio.Future[Any] = self._loop.create_future()
+        has_place = True
 
         def settle(result: Any) -> None:
+            nonlocal has_place
+            if has_place:  # kazoo may tell of one call twice, where its connection is closed meanwhile
+                has_place = False
+                self._places.release(1)
             if answered.done():
                 return  # the deadline has passed
             if result.exception is not None:
@@ -135,13 +148,17 @@ class ZooKeeperStore:
                 answered.set_result(result.value)
 
         until = self._loop.time() + self._options.connect_timeout
-        if self._client.client_state == _CONNECTING:
-            await self._in_time(path, self._until_connected(), until)
-        call(*arguments, **named).rawlink(lambda result: self._in_loop(lambda: settle(result)))
+        await self._in_time(path, self._may_call(), until)
+        try:
+            made = call(*arguments, **named)
+        except BaseException:
+            self._places.release(1)
+            raise
+        made.rawlink(lambda result: self._in_loop(lambda: settle(result)))
         return await self._in_time(path, answered, until, size)
 
-    async def _until_connected(self) -> None:
-        """Wait while kazoo connects again.
+    async def _may_call(self) -> None:
+        """Wait for a place among the calls that kazoo has, and while it connects again.
 
         Raises SessionExpiredError if that begins a new session, and ConnectionClosedError once the store is closed: kazoo may go
         on connecting for a while.
@@ -149,12 +166,37 @@ class ZooKeeperStore:
         from kazoo import exceptions
 
         expired = self._sessions_expired
-        while self._client.client_state == _CONNECTING:
+        await self._take_place()
+        try:
+            while not self._closed and self._client.client_state == _CONNECTING and self._sessions_expired == expired:
+                await self._state_changes.beyond(self._state_changes.count)
             if self._closed:
                 raise exceptions.ConnectionClosedError("Connection has been closed")
-            await self._state_changes.beyond(self._state_changes.count)
             if self._sessions_expired != expired:
                 raise exceptions.SessionExpiredError
+        except BaseException:
+            self._places.release(1)
+            raise
+
+    async def _take_place(self) -> None:
+        """Wait for a place in `_places`."""
+        admitted: asyncio.Future[None] = self._loop.create_future()
+
+        def go_on() -> None:
+            if admitted.done():  # cancelled just now
+                self._places.release(1)
+            else:
+                admitted.set_result(None)
+
+        if self._places.reserve(admitted, 1, go_on):
+            return
+        try:
+            await admitted
+        except BaseException:
+            if admitted.done() and not admitted.cancelled():
+                self._places.release(1)
+            self._places.leave(admitted)
+            raise
 
     async def _in_time(self, path: str, awaited: Awaitable[T], until: float, size: int = 0) -> T:
         """Await what kazoo does for a call, with its errors as ours; `until`: the deadline, in the loop's time."""
@@ -301,11 +343,14 @@ class ZooKeeperStore:
         finally:
             self._closed = True
             self._state_changes.happened()
+            self._places.capacity = sys.maxsize  # who waits for a place is told so
 
     # ---- the session ---------------------------------------------------------------------------------------------------
 
     def _state_changed(self, state: Any) -> None:
-        """Kazoo's listener; called in one of its threads."""
+        """Kazoo's listener; called in the thread that sends its calls, before it sends the next one."""
+        if state == "CONNECTED":
+            drop_wakes(self._client)
         if state == "LOST":
             self._sessions_expired += self._client.client_state == _EXPIRED
             self._in_loop(lambda: self._report_lost("the session with ZooKeeper is over"))

@@ -1,9 +1,9 @@
 """Reading a page store's log: which files count, what they contain, and whether a fault is a torn tail or damage.
 
 Files that count: the checkpoint with the highest number, and the logs with higher numbers, in ascending order.  All other files
-are stale: the checkpoint replaces them, and a crash prevented their removal.  Every start and every full log takes the next
-number, so the numbers have no gaps.  Every log but the last one, and every checkpoint, ends with an empty record; a file without
-it was truncated.
+are stale: the checkpoint replaces them, and a crash prevented their removal.  Every start that finds no empty log, and every full
+log, takes the next number, so the numbers have no gaps.  Every log but the last one, and every checkpoint, ends with an empty
+record; a file without it was truncated.
 
 A torn tail is what an interrupted write leaves.  A record is durable before the next one is written; so an interrupted write
 explains only bytes at the end of the last log after which no record begins (`LogFault.torn`).  Every other fault is damage, and

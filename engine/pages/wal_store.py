@@ -2,7 +2,8 @@
 
 - A record is written and flushed before `append` returns.  After a failed write or flush the log takes no more records.
 - A log that reached its size limit is closed with an empty record, and the next log begins.  On opening, the log of the previous
-  process is closed in the same way, after its torn tail was cut.
+  process is closed in the same way, after its torn tail was cut.  An empty one is used instead: however often a store is opened
+  and not written, one empty log is behind the last one with records, and proves that this was closed.
 - A checkpoint is written to a temporary file, flushed and renamed; only then the logs that it replaces are removed.
 
 Preallocation: a record that reaches the end of the file is followed by zeros, space for the next records.  Writing inside a file
@@ -41,11 +42,18 @@ class WalStore:
     """The open log.  Not thread-safe, except that `finish_checkpoint` may run concurrently with one other call."""
 
     def __init__(
-        self, directory: Path, highest_number: int, flusher: Flusher, *, log_size: int = LOG_SIZE, twice: bool = False
+        self,
+        directory: Path,
+        highest_number: int,
+        flusher: Flusher,
+        *,
+        log_size: int = LOG_SIZE,
+        twice: bool = False,
+        begun: bool = False,
     ) -> None:
         """Begin the log after number `highest_number`.  Raises DiskWriteError.
 
-        `flusher`: flushes the log together with other files.
+        `flusher`: flushes the log together with other files.  `begun`: that log is there, and empty.
         """
         self.directory = directory
         self._flusher = flusher
@@ -64,20 +72,20 @@ class WalStore:
         self._position = 0
         self._room_end = 0
         """Size of the file, with preallocated space."""
-        self._file = self._begin()
+        self._file = self._begin(begun=begun)
 
     @classmethod
     def continue_behind(
         cls, contents: WalContents, flusher: Flusher, *, log_size: int = LOG_SIZE, twice: bool = False
     ) -> WalStore:
-        """Cut the torn tail that a process left, close its log, remove stale files, and begin the next log.
+        """Cut the torn tail that a process left, close its log, remove stale files, and begin the next log, or use its empty one.
 
         If the process crashed between a record and its copy, the copy is written.  Records are written twice if they were before,
         whatever `twice` says.
 
         Raises DiskWriteError.
         """
-        last = contents.last
+        last, begun = contents.last, False
         twice = twice or contents.written_twice
         if contents.files:
             # directory entries: a later log must not become durable without this one
@@ -88,11 +96,12 @@ class WalStore:
                     # rewrite it: its flush may have failed, and then another flush covers only pages that are dirtied again
                     file.write_at(begin, read_range(last.path, begin, last.end - begin))
                 file.sync()  # the process may have crashed before its flush; the closing record must not be durable alone
+                begun = not file.size()
                 if last.end < last.size:
                     cut_torn_tail(contents.directory.parent, last)
                 if last.end < file.size():
                     file.truncate(last.end)
-                if not last.closed:
+                if not last.closed and not begun:
                     without_copy = [one.payload for one in last.records[-1:] if twice and not one.is_copy]
                     end = last.end
                     for payload in (*without_copy, b""):
@@ -104,18 +113,21 @@ class WalStore:
         removed += [contents.directory / name for name in contents.temporary]
         for path in removed:
             disk.unlink(path)
-        store = cls(contents.directory, contents.highest_number, flusher, log_size=log_size, twice=twice)
-        store._logs[:0] = [file.name.number for file in contents.files if not file.name.is_checkpoint]
+        highest = contents.highest_number - begun
+        store = cls(contents.directory, highest, flusher, log_size=log_size, twice=twice, begun=begun)
+        earlier = [file.name for file in contents.files if not file.name.is_checkpoint]
+        store._logs[:0] = [name.number for name in earlier if name.number <= highest]
         if contents.checkpoint is not None:
             store._checkpoint = contents.checkpoint.name.number
         store.lacks_copies = twice and contents.lacks_copies
         return store
 
-    def _begin(self) -> WritableFile:
+    def _begin(self, *, begun: bool = False) -> WritableFile:
         if self._number >= LAST_LOG_NUMBER:
             raise PageStoreFailedError(f"{self.directory}: the numbers of logs are used up")
         self._number += 1
-        file = WritableFile.create(self.directory / str(LogName(self._number, LOG_LEVEL)))
+        path = self.directory / str(LogName(self._number, LOG_LEVEL))
+        file = WritableFile.open(path) if begun else WritableFile.create(path)
         try:
             disk.sync_directory(self.directory)
         except BaseException:

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from waltzctl.engine.errors import UnavailableError
+from waltzctl.engine.spark import temporary
 
 SUPPORTED = (17, 21, 25)
 """Releases of Java that PySpark 4 is tested with."""
@@ -68,7 +69,8 @@ def _home_of(executable: Path) -> Path:
     """A directory that looks like a Java home and starts `executable` without the module that it lacks."""
     script = f'#!/bin/sh\nfor one; do shift; [ "$one" = {_NAMED_MODULE} ] || set -- "$@" "$one"; done\n'
     script += f'exec {shlex.quote(str(executable))} "$@"\n'
-    home = Path(tempfile.mkdtemp(prefix="waltzctl-java-"))  # readable by nobody else; removed with the process
+    home = Path(tempfile.mkdtemp(prefix=temporary.JAVA))  # readable by nobody else; removed with the process
+    temporary.claim(home)
     launcher = home / "bin" / "java"
     launcher.parent.mkdir()
     launcher.write_text(script)

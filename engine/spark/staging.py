@@ -10,113 +10,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import re
-import socket
 import uuid
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Self
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.errors import DiskError, DiskReadError, RefusedError
-from waltzctl.engine.shared_deadline import boot, machine
+from waltzctl.engine.spark.owner import OWNER, driver, noted_owner, write_owner
 
-OWNER = "owner"
 TASKS = "tasks"
 STORAGE = "storage"
 _GONE = "-gone"
-_STAT = re.compile(r"(\d+) \((.*)\) [^ZX] (\d+) (.*)", re.DOTALL)
-"""``/proc/PID/stat``, except of zombies (Z, X): in a container no parent may ever wait for an ended process."""
-_DEPTH = 16
 _PASSES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A process: host name, id, and its start in clock ticks since boot, which tells it from a later process with the same id.
-
-    `boot`: the start of the machine.  `namespace`: where the id is the process's (pid_namespaces(7)): a container may have the
-    machine's host name, and ids of its own.  `machine`: two machines may have one host name (``localhost``).  They are empty in
-    files of earlier versions, and where the system does not tell.
-    """
-
-    host: str
-    pid: int
-    started: int
-    boot: str = ""
-    namespace: str = ""
-    machine: str = ""
-
-    @classmethod
-    def of(cls, note: Mapping[str, Any]) -> Self:
-        """From a note; what a later version adds is passed over.  Raises TypeError, AttributeError for what is no note."""
-        known = {one.name for one in fields(cls)}
-        return cls(**{name: value for name, value in note.items() if name in known})
-
-    @property
-    def alive(self) -> bool | None:
-        """None for a process of another machine or container, and when the system does not tell: what a running one writes must
-        stay.
-        """
-        if self.host != socket.gethostname():
-            return None
-        try:
-            if self.boot and self.boot == boot() and self.namespace != _namespace():
-                return None
-            if self.machine not in ("", machine()) and self.boot != boot():
-                return None
-            found = _process(self.pid)
-        except OSError:
-            return None
-        return found is not None and found[2] == self.started
-
-
-def _namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")
-
-
-def _owner(pid: int, started: int) -> Owner:
-    try:
-        return Owner(socket.gethostname(), pid, started, boot(), _namespace(), machine())
-    except (FileNotFoundError, PermissionError):  # a sandbox may show neither; any other error is of this moment
-        return Owner(socket.gethostname(), pid, started)
-
-
-def _process(pid: int) -> tuple[str, int, int] | None:
-    """Name, parent and start of a process; None when there is none.
-
-    Raises OSError when the system does not tell, for instance for want of a descriptor.
-    """
-    try:
-        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        with contextlib.suppress(ProcessLookupError, OverflowError, TypeError):
-            os.kill(pid, 0)  # not allowed: another user's, which the system hides (hidepid)
-        return None
-    match = _STAT.match(text)
-    if match is None:
-        return None
-    return match[2], int(match[3]), int(match[4].split()[17])
-
-
-def driver() -> Owner:
-    """The Java process of the driver that started this one, else this process itself.  Raises OSError."""
-    pid = os.getpid()
-    with contextlib.suppress(PermissionError):  # a system may hide the processes of other users (hidepid)
-        for _ in range(_DEPTH):
-            found = _process(pid)
-            if found is None:
-                break
-            if found[0] == "java":
-                return _owner(pid, found[2])
-            pid = found[1]
-    own = _process(os.getpid())
-    return _owner(os.getpid(), -1 if own is None else own[2])
 
 
 def prefix(target: Path) -> str:
@@ -143,26 +48,19 @@ def make_staging(target: Path) -> Path:
         raise DiskReadError("/proc", None, error) from error
     staging = target.parent / f"{prefix(target)}{uuid.uuid4()}"
     disk.make_directory(staging)
-    disk.write_whole(staging / OWNER, json.dumps(asdict(owner)).encode())
+    write_owner(staging, owner)
     disk.make_directory(staging / TASKS)
     return staging
 
 
+def is_being_removed(directory: Path) -> bool:
+    """Whether a process has begun to `remove` a directory; if it was killed meanwhile, another one may go on."""
+    return directory.name.endswith(_GONE)
+
+
 def _clear(target: Path, staging: Path) -> None:
-    owner = None
     try:
-        if not staging.name.endswith(_GONE):  # a directory with that suffix is being removed
-            owner = Owner.of(json.loads((staging / OWNER).read_text()))
-    except (
-        FileNotFoundError,
-        IsADirectoryError,
-        NotADirectoryError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):
-        pass  # its making was killed
+        owner = None if is_being_removed(staging) else noted_owner(staging)
     except OSError as error:  # it may be another process's that runs
         raise DiskReadError(staging / OWNER, None, error) from error
     if owner is not None and owner.alive is not False:
@@ -183,7 +81,7 @@ def remove(staging: Path) -> None:
     if staging.is_symlink() or not staging.is_dir():
         return
     gone = staging
-    if not staging.name.endswith(_GONE):
+    if not is_being_removed(staging):
         gone = staging.with_name(staging.name + _GONE)
         disk.rename(staging, gone)
     for attempt in range(_PASSES):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError
-from waltzctl.engine.spark import shipping
+from waltzctl.engine.spark import shipping, temporary
 from waltzctl.engine.spark.handshake import check_workers
 from waltzctl.engine.spark.java import prepare_java
 from waltzctl.engine.spark.masters import master_addresses
@@ -63,7 +63,8 @@ def open_session(options: SparkOptions) -> Session:
 
     _check_master(options.where)
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="waltzctl-spark-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=temporary.SESSION)))
+        temporary.claim(directory)
         try:
             if options.connect:
                 builder: Any = SparkSession.builder.remote(options.where)

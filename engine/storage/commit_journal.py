@@ -92,7 +92,7 @@ class _Area:
 
 @dataclass(slots=True)
 class _Segment:
-    """A segment some of whose records may be durable in the journal only.
+    """A segment some of whose records may be durable in the journal only; an area has it as `unflushed`.
 
     `file`: a descriptor that was opened before the first of these records was acknowledged.  Linux reports a failed write-back
     once to each descriptor that is open at that time, and to none that is opened later, and then marks the pages clean: a sync
@@ -310,11 +310,18 @@ class CommitJournal:
         return DiskWriteError(self.state.path, None, OSError(errno.EIO, str(why)), doing="forget a partition in")
 
     def _open_segments(self, segments: Mapping[PurePath, int]) -> None:
-        for path, partition in segments.items():
-            if path not in self._segments:
-                file = disk.WritableFile.open(path)
-                self._control.check_in_place()  # otherwise it is the segment of a copy, whose flush keeps nothing of this one
-                self._segments[path] = _Segment(partition, file)
+        """Open those that are not open: all, or after an error none.  Raises DiskError, FileNotFoundError."""
+        opened: dict[PurePath, _Segment] = {}
+        try:
+            for path, partition in segments.items():
+                if path not in self._segments:
+                    opened[path] = _Segment(partition, disk.WritableFile.open(path))
+            if opened:
+                self._control.check_in_place()  # else they are segments of a copy, whose flush keeps nothing of this one
+        except BaseException:
+            close_all(one.file for one in opened.values())
+            raise
+        self._segments.update(opened)
 
     @contextlib.contextmanager
     def _lock_released(self) -> Iterator[None]:
@@ -497,8 +504,8 @@ class CommitJournal:
                     self._stop_journaling(_as_disk_error(path, error))
                     return
             area.unflushed.pop(path)
-            if partition not in self._sync_failed and not any(path in one.unflushed for one in self._areas):
-                self._segments.pop(path).file.close()
+            if not any(path in one.unflushed for one in self._areas):
+                self._segments.pop(path).file.close()  # also behind a failed sync: all that it was for was written anew
             self._changed.notify_all()
 
 

@@ -1,7 +1,8 @@
 """Backups as an `Access`: code that reads storage directories reads ``vault:VAULT::ID`` in the same way.
 
 Caching: a backup stays as it was on first access, and ``latest`` stays the same backup.  The vault's log is read again if a
-backup is asked for that is not among the known ones; memory therefore grows with the log, not with the number of backups read.
+backup is asked for that is not among the known ones; those that are open are then found by the newer log as well, so that one log
+is held for each vault.  At most `MOST_BACKUPS` are open, those used last: a process may follow a vault for months.
 
 Password of an encrypted vault: the first line of the file named by the environment variable WALTZCTL_VAULT_PASSWORD_FILE.
 """
@@ -12,6 +13,7 @@ import contextlib
 import errno
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from types import TracebackType
@@ -26,6 +28,12 @@ from waltzctl.engine.vault.vault_path import SCHEME, VaultPath
 from waltzctl.engine.vault.vault_reader import LATEST, VaultReader
 
 PASSWORD_VARIABLE = "WALTZCTL_VAULT_PASSWORD_FILE"
+MOST_BACKUPS = 32
+"""Backups that are open at a time, in all vaults; one beyond is opened again when it is read again."""
+_MOST_WORDS = 1024
+"""Words for backups (``latest``, the beginning of an id) whose meaning is kept."""
+_Vault = tuple[str, tuple[int, int], int]
+"""A vault's real path, device and inode, and the process: descriptors and locks do not survive a fork."""
 
 
 def password_from_environment() -> bytes | None:
@@ -41,8 +49,12 @@ class VaultAccess(ObjectAccess):
     """Files of backups; see `Access`.  A backup has no symbolic links or special files, and no process holds its lock."""
 
     def __init__(self) -> None:
-        self._opened: dict[tuple[str, tuple[int, int], str, int], BackupFiles] = {}
-        self._readers: dict[tuple[str, tuple[int, int], int], VaultReader] = {}
+        # each in the order in which it was used last
+        self._opened: OrderedDict[tuple[_Vault, str], BackupFiles] = OrderedDict()
+        self._meanings: OrderedDict[tuple[_Vault, str], str] = (
+            OrderedDict()
+        )  # ids, by words that name a backup otherwise
+        self._readers: dict[_Vault, VaultReader] = {}  # of vaults with an open backup
         self._passwords: dict[str, bytes] = {}
         self._opening = threading.Lock()
 
@@ -52,29 +64,61 @@ class VaultAccess(ObjectAccess):
             if password is not None:
                 self._passwords[os.path.realpath(vault)] = password
 
+    def close(self) -> None:
+        """Forget what is open, and which backup ``latest`` is."""
+        with self._opening:
+            self._opened.clear()
+            self._meanings.clear()
+            self._readers.clear()
+
     def files(self, path: PurePath) -> BackupFiles:
         """The backup that a path points into.  Raises what `VaultReader.open` and `VaultReader.find` raise."""
         at = _as_vault_path(path)
-        vault = os.path.realpath(at.vault)
-        key = vault, _directory_identity(vault), at.backup, os.getpid()  # descriptors and locks do not survive a fork
+        real = os.path.realpath(at.vault)
+        vault = real, _directory_identity(real), os.getpid()
+        key = vault, at.backup
         with self._opening:
             found = self._opened.get(key)
             if found is None:
-                found = self._opened[key] = self._open_backup(at, vault, key[1])
+                found = self._opened[key] = self._open_backup(at, vault)
+                self._close_unused()
+            else:
+                self._opened.move_to_end(key)
             return found
 
-    def _open_backup(self, at: VaultPath, vault: str, made: tuple[int, int]) -> BackupFiles:
-        key = vault, made, os.getpid()
-        known = self._readers.get(key)
-        if known is not None and at.backup != LATEST:
+    def _open_backup(self, at: VaultPath, vault: _Vault) -> BackupFiles:
+        key = vault, at.backup
+        named = self._meanings.get(key, at.backup)
+        known = self._readers.get(vault)
+        if known is not None and named != LATEST:
             # made or repaired since the vault was read: read it again
             with contextlib.suppress(InvalidRequestError, DamageError):
-                return BackupFiles(known, known.find(at.backup))
-        password = self._passwords.get(vault)
+                return self._as_meant(key, BackupFiles(known, known.find(named)))
+        password = self._passwords.get(vault[0])
         reader = VaultReader.open(at.vault, password_from_environment() if password is None else password)
-        found = BackupFiles(reader, reader.find(at.backup))
-        self._readers[key] = reader
+        found = self._as_meant(key, BackupFiles(reader, reader.find(named)))
+        for other, files in self._opened.items():
+            if other[0] == vault and not reader.forgotten(files.head.id):  # else the earlier log may still lead to it
+                self._opened[other] = BackupFiles(reader, files.head)
+        self._readers[vault] = reader
         return found
+
+    def _as_meant(self, key: tuple[_Vault, str], found: BackupFiles) -> BackupFiles:
+        """Note which backup a word means from now on."""
+        if key[1] != found.head.name:
+            self._meanings[key] = found.head.name
+            self._meanings.move_to_end(key)
+            while len(self._meanings) > _MOST_WORDS:
+                self._meanings.popitem(last=False)
+        return found
+
+    def _close_unused(self) -> None:
+        while len(self._opened) > MOST_BACKUPS:
+            closed = self._opened.popitem(last=False)[1]
+            if not any(one.reader is closed.reader and one.head.id == closed.head.id for one in self._opened.values()):
+                closed.reader.drop_sections(closed.head.id)
+        there = {vault for vault, _ in self._opened}
+        self._readers = {vault: reader for vault, reader in self._readers.items() if vault in there}
 
     def kind(self, path: PurePath) -> PlaceKind | None:
         """Whether a path is a file or a directory of the backup; None if neither."""

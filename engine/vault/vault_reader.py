@@ -370,6 +370,11 @@ class VaultReader:
                 self._sections[key] = known
         return known
 
+    def drop_sections(self, backup: int) -> None:
+        """Drop the cached sections of a backup that is not read any more."""
+        for key in [one for one in self._sections.copy() if one[0] == backup]:
+            self._sections.pop(key, None)
+
     def _section(self, head: BackupHead, one: BackedPartition) -> Section:
         failed: DamageError | None = None
         for copy in range(SECTION_COPIES):

@@ -15,7 +15,7 @@ from waltzctl.engine.vault.vault_access import VAULTS
 @pytest.fixture(autouse=True)
 def looked_at_anew() -> Iterator[None]:
     yield
-    VAULTS._opened.clear()
+    VAULTS.close()
     VAULTS._passwords.clear()
 
 
@@ -107,7 +107,7 @@ def test_damage(place: Path, source: Path) -> None:
         for at in range(4096, len(content), 97):  # behind the first copy of the configuration
             content[at] ^= 1
         blob.write_bytes(content)
-    VAULTS._opened.clear()
+    VAULTS.close()
     answer = invoke("backup", "dump", place, "latest", "--format", "ndjson", "--data", "none")
     assert answer.status in (4, 14)
     assert "page" in answer.out + answer.err
@@ -123,7 +123,7 @@ def test_passwords(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
     assert invoke(*words).status == 2
     assert invoke(*words, "--password-file", wrong).status == 13
     assert invoke(*words, "--password-file", password).status == 0
-    VAULTS._opened.clear()
+    VAULTS.close()
     VAULTS._passwords.clear()
     monkeypatch.setenv("WALTZCTL_VAULT_PASSWORD_FILE", str(password))
     assert invoke(*words).status == 0

@@ -10,17 +10,21 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 import pytest
 
 from tests.builders import build_directory, digest, make_records
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import invoke, on_full_disk, on_terminal, run
+from waltzctl import lossless_json
 from waltzctl.console import Writer
 from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
+from waltzctl.options import DataForm
+from waltzctl.render import dumped
 from waltzctl.render.ndjson import NdjsonWriter
 from waltzctl.render.plain import PlainWriter
 
@@ -379,6 +383,36 @@ def test_a_directory_without_write_permission_is_shown_and_left_as_it_is(storage
             assert invoke("dump", storage, "--what", what, "--format", form).status == 0
     assert digest(storage) == before
     assert {path: os.stat(path).st_mtime_ns for path in storage.rglob("*")} == times
+
+
+@pytest.mark.parametrize("form", ["ndjson", "json", "plain", "table"])
+def test_long_data_is_shown_as_short_data_is(texts: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    for data in ("base64", "hex", "utf8", "json"):
+        short = invoke("dump", texts, "--format", form, "--data", data).out
+        with monkeypatch.context() as patch:
+            patch.setattr(dumped, "_LONG", 1)
+            patch.setattr(lossless_json, "_LONG_PIECE", 3)
+            assert invoke("dump", texts, "--format", form, "--data", data).out == short
+
+
+@pytest.mark.parametrize("form", [DataForm.BASE64, DataForm.HEX])
+def test_the_text_of_long_data_is_never_there_as_a_whole(monkeypatch: pytest.MonkeyPatch, form: DataForm) -> None:
+    """A record of 100 MiB took seven times that: its text, the line, the line with its end, and those in bytes."""
+    monkeypatch.setattr(dumped, "_LONG", 1000)
+    monkeypatch.setattr(lossless_json, "_LONG_PIECE", 30)
+    written: list[str] = []
+    stream: Any = SimpleNamespace(write=written.append)
+    NdjsonWriter(stream).write(
+        {"a": lossless_json.ExactNumber("1.50"), **dumped.data_keys(b"\xff" * 1000, form), "z": 1}
+    )
+    assert max(map(len, written)) <= 60
+    of_data = (
+        {"data_hex": "ff" * 1000} if form is DataForm.HEX else {"data_b64": base64.b64encode(b"\xff" * 1000).decode()}
+    )
+    assert (
+        "".join(written)
+        == json.dumps({"a": 1, **of_data, "z": 1}, separators=(",", ":")).replace("1,", "1.50,", 1) + "\n"
+    )
 
 
 @pytest.mark.parametrize("writer", [PlainWriter, NdjsonWriter])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import sys
+import termios
 import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ from kazoo.protocol.states import KeeperState, ZnodeStat
 
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
-from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
+from waltzctl.engine.metadata.zookeeper_store import AT_A_TIME, ZooKeeperStore
 
 AT_ONCE = 100
 """Calls.  After some 280 that kazoo keeps, the loop of the test would stand still."""
@@ -53,6 +56,19 @@ class Away:
         while self.client._queue:
             _, result = self.client._queue.popleft()
             result.set((b"", ZnodeStat(*[0] * 11)))
+
+    @property
+    def unread(self) -> int:
+        """Bytes in kazoo's socket."""
+        return int.from_bytes(
+            fcntl.ioctl(self.client._connection._read_sock, termios.FIONREAD, bytes(4)), sys.byteorder
+        )
+
+    def send(self) -> None:
+        """Take the calls as kazoo does when it sends them: each with a byte from its socket."""
+        while self.client._queue:
+            self.client._pending.append((*self.client._queue.popleft(), 1))
+            self.client._connection._read_sock.recv(1)
 
     async def until_kept(self, count: int) -> None:
         while self.kept < count:
@@ -93,6 +109,88 @@ def test_a_call_that_is_waited_for_is_made_once_there_is_a_connection() -> None:
         await away.until_kept(AT_ONCE)
         away.answer()
         assert [data for data, _ in await asyncio.gather(*calls)] == [b""] * AT_ONCE
+
+    run(test)
+
+
+MANY = 250
+"""Calls at once.  Without a bound some 280 of them would have the loop stand still, and with it the test."""
+
+
+def test_kazoo_has_few_of_the_calls_that_are_made_at_once() -> None:
+    """It is writing to a connection that is lost and does not know it yet, and reads nothing from its socket meanwhile."""
+
+    async def test(away: Away) -> None:
+        away.becomes(KeeperState.CONNECTED)
+        calls = [asyncio.ensure_future(away.store.get("x")) for _ in range(MANY)]
+        await away.until_kept(AT_A_TIME)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert away.kept == away.unread == AT_A_TIME < MANY
+        away.becomes(KeeperState.CONNECTING)  # those that it has are lost, and the others wait
+        lost = await asyncio.gather(*calls[:AT_A_TIME], return_exceptions=True)
+        assert {type(one) for one in lost} == {PeerUnreachableError}
+        assert away.kept == 0
+        away.becomes(KeeperState.CONNECTED)
+        await away.until_kept(AT_A_TIME)
+        assert away.unread == AT_A_TIME, "and not those of the lost ones as well, once more with each loss"
+        while not all(call.done() for call in calls):
+            away.answer()
+            await asyncio.sleep(0)
+        assert [data for data, _ in await asyncio.gather(*calls[AT_A_TIME:])] == [b""] * (MANY - AT_A_TIME)
+
+    run(test)
+
+
+def test_calls_that_nobody_waits_for_any_more_count_until_kazoo_is_done_with_them() -> None:
+    async def test(away: Away) -> None:
+        away.becomes(KeeperState.CONNECTED)
+        for _ in range(2):
+            calls = [asyncio.ensure_future(away.store.get("x")) for _ in range(AT_A_TIME)]
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert away.kept == AT_A_TIME
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        away.answer()
+        after = asyncio.ensure_future(away.store.get("x"))
+        await away.until_kept(1)
+        away.answer()
+        await after
+
+    run(test)
+
+
+def test_a_call_that_kazoo_refuses_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(away: Away) -> None:
+        away.becomes(KeeperState.CONNECTED)
+        with monkeypatch.context() as patch:
+            patch.setattr(away.client, "get_async", lambda *_, **__: 1 / 0)
+            for _ in range(AT_A_TIME + 1):
+                with pytest.raises(ZeroDivisionError):
+                    await away.store.get("x")
+        after = asyncio.ensure_future(away.store.get("x"))
+        await away.until_kept(1)
+        away.answer()
+        await after
+
+    run(test)
+
+
+def test_a_call_that_waits_for_a_place_ends_with_its_store() -> None:
+    async def test(away: Away) -> None:
+        away.becomes(KeeperState.CONNECTED)
+        calls = [asyncio.ensure_future(away.store.get("x")) for _ in range(AT_A_TIME + 1)]
+        await away.until_kept(AT_A_TIME)
+        await away.store.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [call.done() for call in calls] == [False] * AT_A_TIME + [True]
+        with pytest.raises(PeerUnreachableError, match="node /root/x: ConnectionClosedError"):
+            await calls[-1]
+        for call in calls:
+            call.cancel()
 
     run(test)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -93,12 +94,57 @@ def test_a_store_is_made_in_an_empty_directory_only(tmp_path: Path) -> None:
             PageStorage.create(path)
 
 
-def test_each_start_takes_a_new_number(tmp_path: Path) -> None:
-    PageStorage.create(tmp_path / "s").close()
-    for number in range(2, 6):
-        assert f"log_{number}_0" not in names(tmp_path / "s")
-        PageStorage.open(tmp_path / "s").close()
-        assert f"log_{number}_0" in names(tmp_path / "s")
+def test_each_start_that_writes_takes_a_new_number(tmp_path: Path) -> None:
+    store = PageStorage.create(tmp_path / "s")
+    for number in range(1, 6):
+        assert names(tmp_path / "s")[-1] == f"log_{number}_0"
+        put(store, 1, b"%d" % number)
+        store.close()
+        assert len(names(tmp_path / "s")) == number
+        store = PageStorage.open(tmp_path / "s")
+    store.close()
+    assert codes(tmp_path / "s") == []
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("end", [PageStorage.close, crash], ids=["closed", "killed"])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_starts_that_write_nothing_leave_one_empty_log(
+    tmp_path: Path, end: Callable[[PageStorage], object], twice: bool, checkpoint: bool
+) -> None:
+    """Each left one of its own until garbage was collected, and every start read all of them."""
+    options = PageOptions(records_twice=twice)
+    store = PageStorage.create(tmp_path / "s", options)
+    put(store, 1, b"one")
+    if checkpoint:
+        collect_garbage(store, checkpoint=True)
+    store.close()
+    for _ in range(3):
+        store = PageStorage.open(tmp_path / "s", options)
+        assert (data(store, 1), store.wal.num_files) == (b"one", 2)
+        end(store)
+        assert names(tmp_path / "s") == ["log_1_1" if checkpoint else "log_1_0", "log_2_0"]
+        assert (tmp_path / "s" / "wal" / "log_2_0").stat().st_size == 0
+        assert codes(tmp_path / "s") == []
+    store = PageStorage.open(tmp_path / "s", options)
+    put(store, 2, b"two")
+    end(store)
+    assert len(names(tmp_path / "s")) == 2
+    with PageStorage.open(tmp_path / "s", STRICT) as after:
+        assert [data(after, page) for page in (1, 2)] == [b"one", b"two"]
+        assert collect_garbage(after, checkpoint=True).checkpoint_size
+    assert names(tmp_path / "s") == ["log_3_1", "log_4_0"]
+
+
+def test_a_log_that_a_power_failure_emptied_is_closed_and_not_gone_on_with(tmp_path: Path) -> None:
+    """Its length is that of a record that was lost: what it is of is not known, and the next record gets a number of its own."""
+    written(tmp_path / "s", 1, closed=True)
+    store = PageStorage.open(tmp_path / "s")
+    crash(store)
+    (tmp_path / "s" / "wal" / "log_2_0").write_bytes(bytes(300))
+    with PageStorage.open(tmp_path / "s") as again:
+        put(again, 2, b"two")
+    assert names(tmp_path / "s") == ["log_1_0", "log_2_0", "log_3_0"]
     assert codes(tmp_path / "s") == []
 
 
@@ -174,9 +220,11 @@ def test_a_checkpoint_number_is_never_used_twice(tmp_path: Path) -> None:
     assert collect_garbage(store, checkpoint=True).checkpoint_size == 0  # nothing was written since
     store.close()
     with PageStorage.open(tmp_path / "s") as again:
+        assert collect_garbage(again, checkpoint=True).checkpoint_size == 0
+        put(again, 1, b"y")
         collect_garbage(again, checkpoint=True)
         seen += [name for name in names(tmp_path / "s") if name.endswith("_1")]
-    assert seen == ["log_1_1", "log_2_1", "log_3_1", "log_5_1"]
+    assert seen == ["log_1_1", "log_2_1", "log_3_1", "log_4_1"]
 
 
 @pytest.mark.turns(3)
@@ -428,6 +476,19 @@ def test_a_cut_that_was_interrupted_is_taken_back_and_made_again(
     with PageStorage.open(tmp_path / "s") as store:
         assert [data(store, page) for page in (1, 2)] == [b"1", b"2"]
     assert [str(one.state) for one in list_entries(tmp_path / "s", STORE)] == ["rolled-back", "applied"]
+
+
+def test_of_directories_that_were_open_before_nothing_is_kept(tmp_path: Path) -> None:
+    """A process that opens one after the other kept the names in the quarantine of each, and its lock."""
+    for number in range(3):
+        store = tmp_path / f"{number}"
+        written(store, 1)
+        for _ in range(2):
+            with (store / "wal" / names(store)[-1]).open("ab") as file:
+                file.write(b"torn")
+            PageStorage.open(store).close()
+        assert len(list_entries(store, STORE)) == 2
+    assert [path.parent.parent.name for path in quarantine._KNOWN] == ["2"]
 
 
 @pytest.mark.parametrize("rolled", [False, True])

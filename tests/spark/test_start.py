@@ -24,6 +24,7 @@ from tests.spark.local_spark import LocalSpark
 from waltzctl.engine.errors import ClusterError, InvalidRequestError, MismatchError, UnavailableError
 from waltzctl.engine.spark import handshake, shipping, start
 from waltzctl.engine.spark.data_source import WaltzDataSource
+from waltzctl.engine.spark.owner import noted_owner, this_process
 from waltzctl.engine.spark.spark_session import SparkOptions
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_LOCAL_IP", "SPARK_REMOTE", "MASTER")
@@ -104,6 +105,7 @@ def test_a_session_on_this_machine_has_this_python_and_is_quiet(builder: Builder
         assert launcher is not None
         assert os.access(launcher, os.X_OK)
         assert sys.executable in Path(launcher).read_text()
+        assert noted_owner(Path(launcher).parent) == this_process()
         assert builder.inherited == {
             "PYSPARK_PYTHON": launcher, "PYSPARK_DRIVER_PYTHON": launcher, "PYTHONPATH": str(shipping.root()),
             "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_REMOTE": None, "MASTER": None,

@@ -23,7 +23,9 @@ from tests.builders import make_records
 from tests.spark.writing import begin, is_clean, nothing_left, rows, write
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskReadError, DiskWriteError, RefusedError
+from waltzctl.engine.spark import owner as owners
 from waltzctl.engine.spark import run_writing, staging
+from waltzctl.engine.spark.owner import OWNER, Owner, driver
 
 # ---- jobs that end half-way -----------------------------------------------------------------------------------------------
 
@@ -81,17 +83,17 @@ def test_what_a_running_process_prepares_is_left_alone_and_named(tmp_path: Path)
 @pytest.mark.parametrize(
     ("owner", "alive"),
     [
-        (staging.Owner(socket.gethostname(), 2**22 + 5, 1), False),
-        (staging.Owner(socket.gethostname(), os.getpid(), 1), False),
-        (staging.Owner("another-host", 1, 1), None),
+        (Owner(socket.gethostname(), 2**22 + 5, 1), False),
+        (Owner(socket.gethostname(), os.getpid(), 1), False),
+        (Owner("another-host", 1, 1), None),
     ],
     ids=["gone", "same-id", "elsewhere"],
 )
-def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.Owner, alive: bool | None) -> None:
+def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: Owner, alive: bool | None) -> None:
     assert owner.alive is alive
     left = tmp_path / (staging.prefix(tmp_path / "new") + str(uuid.uuid4()))
     left.mkdir()
-    (left / staging.OWNER).write_text(json.dumps({"host": owner.host, "pid": owner.pid, "started": owner.started}))
+    (left / OWNER).write_text(json.dumps({"host": owner.host, "pid": owner.pid, "started": owner.started}))
     if alive is False:
         staging.clear_left(tmp_path / "new")
         assert nothing_left(tmp_path / "new")
@@ -110,14 +112,14 @@ def test_a_system_that_does_not_tell_its_start_is_written_on(
     def boot() -> str:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(staging, "boot", boot)
+    monkeypatch.setattr(owners, "boot", boot)
     path = tmp_path / "new"
     writer = begin(path)
     with pytest.raises(RefusedError, match="which runs;"):
         begin(path)
     writer.commit([writer.write(iter([rows(0, make_records(3))]))])
     assert nothing_left(path, empty=True)
-    assert replace(staging.driver(), started=1).alive is False
+    assert replace(driver(), started=1).alive is False
 
 
 @pytest.mark.parametrize("what", ["owner", "stat"])
@@ -185,25 +187,25 @@ def test_a_process_of_another_container_may_run_where_no_such_id_is(tmp_path: Pa
 
 
 def test_behind_a_start_of_the_machine_its_processes_are_gone(tmp_path: Path) -> None:
-    owner = replace(staging.driver(), started=1, boot="another", namespace="pid:[1]")
+    owner = replace(driver(), started=1, boot="another", namespace="pid:[1]")
     assert owner.alive is False
-    assert replace(owner, boot=staging.driver().boot).alive is None
+    assert replace(owner, boot=driver().boot).alive is None
 
 
 def test_a_process_of_another_machine_may_run_whatever_its_host_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two machines that are called ``localhost``, with one target on a file server."""
-    monkeypatch.setattr(staging, "machine", lambda: "ours")
-    owner = replace(staging.driver(), started=1, boot="another", machine="theirs")
+    monkeypatch.setattr(owners, "machine", lambda: "ours")
+    owner = replace(driver(), started=1, boot="another", machine="theirs")
     assert owner.alive is None
     for machine in ("ours", ""):
         assert replace(owner, machine=machine).alive is False
-    assert replace(owner, boot=staging.driver().boot).alive is False, "a container's may be another"
+    assert replace(owner, boot=driver().boot).alive is False, "a container's may be another"
 
 
 def test_what_a_running_process_of_a_later_version_prepares_is_left_alone(tmp_path: Path) -> None:
     """Its note has a field more: it was taken for one whose making was killed."""
     target = tmp_path / "t"
-    note = staging.make_staging(target) / staging.OWNER
+    note = staging.make_staging(target) / OWNER
     note.write_text(json.dumps({**json.loads(note.read_text()), "added": 1}))
     with pytest.raises(RefusedError, match="another write to it is being prepared"):
         staging.clear_left(target)
@@ -211,14 +213,14 @@ def test_what_a_running_process_of_a_later_version_prepares_is_left_alone(tmp_pa
 
 
 def test_this_process_is_alive() -> None:
-    assert staging.driver().alive is True
+    assert driver().alive is True
 
 
 def test_a_process_that_nobody_asked_how_it_ended_is_gone() -> None:
     """As a driver that is killed in a container whose first process waits for no others."""
     with subprocess.Popen(["sleep", "60"]) as process:
         started = int(Path("/proc", str(process.pid), "stat").read_text().rpartition(")")[2].split()[19])
-        owner = staging.Owner(socket.gethostname(), process.pid, started)
+        owner = Owner(socket.gethostname(), process.pid, started)
         assert owner.alive is True
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -362,7 +364,7 @@ def test_at_every_change_of_the_disk_the_target_is_whole_or_not_there_and_what_i
         elif change.kind == "sync":
             dirty.discard(change.path)
         elif change.kind == "rename" and change.target == path:
-            assert not [one for one in dirty if one.name != staging.OWNER], "something is not durable yet"
+            assert not [one for one in dirty if one.name != OWNER], "something is not durable yet"
             assert (path / "waltz-storage.ctl").is_file()
         elif change.kind == "rename":
             assert change.path not in dirty

@@ -6,15 +6,18 @@ well, though nothing is missing any more.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
 from tests.blocks import encoded_block
 from tests.crash.failing import FOREVER, Failing, failing
 from tests.storage.power_loss import BEFORE, Journaled, segment
-from waltzctl.engine.errors import DiskError, DiskWriteError, SyncFailedError
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.errors import DiskError, DiskReadError, DiskWriteError, SyncFailedError
 from waltzctl.formats.journal_file import WriteTo
 
 
@@ -83,6 +86,45 @@ def test_a_partition_goes_on(
     assert journaled.storage.partition(0).failed is None
     assert journaled.held() == journaled.acknowledged
     assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_a_segment_that_was_written_anew_keeps_no_descriptor(
+    journaled: Journaled, fails: Failing, tmp_path: Path
+) -> None:
+    """Each failure kept one until the process ended, unless its partition went on to append to that segment."""
+    journal = journaled.journal
+    for _ in range(2):
+        assert journaled.commit({0: 1})
+        while journal._full_area is None:
+            assert journaled.commit({1: 1})
+        fails.syncs_of(segment(journaled.path, 0))
+        assert journal.work()
+        assert journal.fault is None
+        assert {one.partition for one in journal._segments.values()} == {1}
+        journaled.append(0, 1)
+    assert not journal.doubts(0)
+    assert journaled.held() == journaled.acknowledged
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_segments_of_a_commit_that_cannot_be_journaled_keep_no_descriptor(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one of the same pass cannot be opened: no entry names them, and no flush behind closes them."""
+    real, lacking = WritableFile.open, segment(journaled.path, 1)
+
+    def opened(path: PurePath) -> WritableFile:
+        if path == lacking:
+            raise DiskReadError(path, None, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WritableFile, "open", opened)
+        assert not journaled.commit({0: 1, 1: 1})
+    assert not journaled.journal._segments
+    assert journaled.commit({0: 1, 1: 1})
+    assert len(journaled.journal._segments) == 2
+    assert journaled.held() == journaled.acknowledged
 
 
 def test_a_later_failure_is_one(journaled: Journaled, fails: Failing) -> None:

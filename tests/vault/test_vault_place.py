@@ -14,6 +14,7 @@ from waltzctl.engine.durable.file_status import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.access import PlaceKind
+from waltzctl.engine.vault import vault_access
 from waltzctl.engine.vault.vault_access import PASSWORD_VARIABLE, VAULTS
 from waltzctl.engine.vault.vault_path import VaultPath, is_vault_path
 from waltzctl.engine.vault.vault_reader import ForgottenBackupError, VaultReader
@@ -24,7 +25,7 @@ from waltzctl.formats.vault import Namespace
 @pytest.fixture(autouse=True)
 def looked_at_anew() -> Iterator[None]:
     yield
-    VAULTS._opened.clear()
+    VAULTS.close()
 
 
 @pytest.fixture
@@ -127,6 +128,33 @@ def test_a_process_that_reads_many_backups_knows_their_vault_once(
         VAULTS.files(VaultPath.of(kept, "x"))
 
 
+@pytest.mark.turns(3)
+def test_a_process_that_reads_every_new_backup_holds_few_of_them(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that follows a vault, say: each backup kept the log as it was read for it, with content and sections."""
+    monkeypatch.setattr(vault_access, "MOST_BACKUPS", 3)
+    kept, there = vault(tmp_path), (source / "0" / segment_name(0)).read_bytes()
+    latest, heads = VaultPath.of(kept, "latest"), []
+    for _ in range(6):
+        heads.append(backup(kept, source))
+        for place in (VaultPath.of(kept, heads[-1].name), latest):
+            assert places.read_range(place / "0" / segment_name(0), 0, len(there)) == there
+    files = [*VAULTS._opened.values()]
+    assert [one.head.name for one in files] == [heads[4].name, heads[5].name, heads[0].name]
+    assert len({id(one.reader) for one in files}) == 1 == len(VAULTS._readers)
+    assert {head for head, _ in files[0].reader._sections} <= {one.head.id for one in files}
+    assert places.names(VaultPath.of(kept, heads[1].name)) == places.names(latest)
+    for head in heads[2:5]:
+        VAULTS.files(VaultPath.of(kept, head.name))
+    assert VAULTS.files(latest).head == heads[0], "as when it was first asked for"
+    for number in range(3):
+        (above := tmp_path / f"{number}").mkdir()
+        backup(other := vault(above), source)
+        VAULTS.files(VaultPath.of(other, "latest"))
+    assert len(VAULTS._readers) == 3
+
+
 def test_what_is_not_there(place: VaultPath) -> None:
     for name in ("x", "0/x", "7", "0/0", segment_name(0)):
         missing = place / name
@@ -199,7 +227,7 @@ def test_an_encrypted_one(tmp_path: Path, source: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(PASSWORD_VARIABLE, str(tmp_path / "password"))
     assert invoke("verify", f"vault:{kept}::latest").status == 0
     (tmp_path / "password").write_text("other\n")
-    VAULTS._opened.clear()
+    VAULTS.close()
     assert invoke("verify", f"vault:{kept}::latest").status == 13
 
 
@@ -213,7 +241,7 @@ def test_a_damaged_page_is_a_place_that_cannot_be_read(place: VaultPath) -> None
     assert found is not None
     data[found.offset + 12] ^= 1
     blob.write_bytes(data)
-    VAULTS._opened.clear()
+    VAULTS.close()
     with pytest.raises(DiskReadError):
         places.read_range(place / "0" / segment_name(0), 128, 100)
     with pytest.raises(DiskReadError):

@@ -47,7 +47,7 @@ def _payload(name: str) -> Cell:
     def cell(shown: Object) -> str:
         found = data_text(shown)
         if found is None:
-            found = shown.get(f"{name}_hex") or shown.get(f"{name}_b64") or ""
+            found = str(shown.get(f"{name}_hex") or shown.get(f"{name}_b64") or "")
         return printable(found)
 
     return cell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from waltzctl import lossless_json
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _DEEPEST = 500
 """Nesting levels up to which data is shown as JSON.  Python reads about a thousand, and writes fewer, by its recursion limit."""
+_LONG = 1 << 20
+"""Bytes of data whose text is made in pieces.  Of data of 100 MiB the text, the line, and the line in bytes took 500 MiB."""
 PREVIEW = 400
 """Bytes of data that are decoded for a table on a terminal; no line is longer."""
 
@@ -27,11 +30,11 @@ def record_object(record: DumpedRecord | NodeRecord, form: DataForm | None, prev
 
 
 def data_keys(data: bytes, form: DataForm | None, preview: int | None = None) -> Object:
-    """The key or keys that hold a record's data."""
+    """The key or keys that hold a record's data; text of long data is made while it is written."""
     if form is DataForm.BASE64:
-        return {"data_b64": base64_text(data)}
+        return {"data_b64": _text(data, base64_text)}
     if form is DataForm.HEX:
-        return {"data_hex": data.hex()}
+        return {"data_hex": _text(data, bytes.hex)}
     if form is DataForm.NONE:
         return {}
     if form is None:
@@ -40,7 +43,11 @@ def data_keys(data: bytes, form: DataForm | None, preview: int | None = None) ->
         text = data.decode()
         return {"data": text if form is DataForm.UTF8 else _parsed(text)}
     except (ValueError, RecursionError):
-        return {"data": None, "data_b64": base64_text(data)}
+        return {"data": None, "data_b64": _text(data, base64_text)}
+
+
+def _text(data: bytes, text_of: Callable[[bytes], str]) -> str | lossless_json.LongText:
+    return text_of(data) if len(data) < _LONG else lossless_json.LongText(data, text_of)
 
 
 def _parsed(text: str) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from waltzctl import lossless_json
 from waltzctl.engine.columns.column import Object
-from waltzctl.render.ndjson import encode
 
 
 class JsonWriter:
@@ -23,11 +23,8 @@ class JsonWriter:
 
     def write(self, shown: Object) -> None:
         """Show one object."""
-        text = encode(shown)
-        if self._single:
-            self._stream.write(text + "\n")
-        else:
-            self._stream.write((",\n" if self._count else "[\n") + text)
+        front, behind = ("", "\n") if self._single else (",\n" if self._count else "[\n", "")
+        lossless_json.write(shown, self._stream.write, front=front, behind=behind)
         self._count += 1
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ class NdjsonWriter:
 
     def write(self, shown: Object) -> None:
         """Show one object."""
-        self._stream.write(encode(shown) + "\n")
+        lossless_json.write(shown, self._stream.write, behind="\n")
 
     def close(self) -> None:
         """Nothing to do: nothing is buffered."""
