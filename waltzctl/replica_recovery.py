@@ -90,7 +90,9 @@ def recover_directories(
 
     comparisons: list[PartitionComparison] = []
     status, findings = ExitStatus.CLEAN, 0
-    state: ClusterState | None = None if target is None else target.ask(read_cluster_state)
+    state: ClusterState | None = (
+        None if target is None else target.ask(lambda store: read_cluster_state(store, partitions))
+    )
     options = CompareOptions(partitions)
     if state is not None:
         cluster = state.cluster_key, state.num_partitions
@@ -104,7 +106,7 @@ def recover_directories(
             comparisons.append(told)
             console.emit(comparison_object(told), flush=True)
             if state is not None and told.decision.verdict is Verdict.UNDECIDABLE:
-                names = ", ".join(one.node for one in state.partitions[told.partition].replicas)
+                names = ", ".join(one.node for one in state.metadata_of(told.partition).replicas)
                 console.note(f"partition {told.partition}: the replicas of its last session were {names}")
         elif isinstance(told, CompareSummary):
             status = ExitStatus.from_label(told.exit_status_name)

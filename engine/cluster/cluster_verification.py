@@ -225,7 +225,7 @@ class ClusterVerification:
             absent = ", ".join(sorted(assigned - at_work))
             text = f"{there} of its {len(assigned)} replicas are at work, and a quorum is {wanted}; missing: {absent}"
             yield self._finding(Code.QUORUM_MISSING, self._where, text, number)
-        metadata = self._state.partitions[number]
+        metadata = self._state.metadata_of(number)
         current = {
             one.node
             for one in metadata.replicas

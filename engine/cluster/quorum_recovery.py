@@ -149,7 +149,7 @@ async def plan_recovery(
 
     Raises RefusedError if a live server has one of the named partitions, InvalidRequestError if one does not exist.
     """
-    state = await read_cluster_state(store)
+    state = await read_cluster_state(store, ())  # a partition's metadata is read behind the answers of its nodes
     wanted = chosen_partitions(partitions, state.num_partitions)
     served = [number for number in wanted if state.owner_of(number) is not None]
     if partitions is not None and served:
@@ -235,7 +235,7 @@ async def recover(
     # only decided forecasts were agreed to; the reason why another one is undecided may have changed since
     decided = tuple(one for one in agreed.forecasts if one.high_water_mark is not None)
     # read first: generations and assignment are those before the check, so that a server that comes behind it keeps its session
-    state = await read_cluster_state(store)
+    state = await read_cluster_state(store, [one.partition for one in decided])
     again = await plan_recovery(store, reach, [one.partition for one in decided])
     if again.forecasts != decided:
         raise StalePlanError(
@@ -265,7 +265,7 @@ async def recover(
 async def _recover(
     store: MetadataStore, partition: int, state: ClusterState, nodes: StorageNodes, timeout: float, log: logging.Logger
 ) -> None:
-    sessions, generation = PartitionSessions(store), state.partitions[partition].generation
+    sessions, generation = PartitionSessions(store), state.metadata_of(partition).generation
     # fails if a server has raised the generation since, or has been given the partition
     begun = await sessions.begin_session(partition, generation, guard=_unserved(store, state, partition))
 

@@ -43,7 +43,7 @@ async def unassign(
 
     Raises RefusedError, InvalidRequestError.
     """
-    state = await read_cluster_state(store)
+    state = await read_cluster_state(store, partitions)
     # partitions beyond the cluster have no sessions
     wanted = {one for one in partitions if 0 <= one < state.num_partitions}
     staying = [one for one in state.nodes if one.node != node and wanted & {*one.partitions}]
@@ -62,7 +62,7 @@ async def unassign(
 def _why_unfit(state: ClusterState, node: str, reading: PartitionReading) -> str | None:
     if reading.why_absent is not None:
         return reading.why_absent
-    last, held = state.partitions[reading.partition], reading.session_id
+    last, held = state.metadata_of(reading.partition), reading.session_id
     if node not in last.members or held is None or held >= last.latest_session:
         return None
     return f"it has lost what it held: it is in session {held}, and was in session {last.latest_session}"

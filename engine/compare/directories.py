@@ -17,6 +17,7 @@ from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
 from waltzctl.engine.log import places
+from waltzctl.engine.log.cluster_keys import SalvagedCluster
 from waltzctl.engine.log.evidence import evidence
 from waltzctl.engine.log.target import TargetKind, resolve
 from waltzctl.engine.log.view import PartitionView, StorageView, check_partitions, view_storage
@@ -103,11 +104,12 @@ class Directories:
                 yield ledger_damaged(ledger_path(view.path), ledger, view.path)
             control, state = view.control, view.control_state
             if control is None:
-                yield (
+                found = (
                     control_missing(view.control_path, view.path)
                     if state is None
                     else control_short(view.control_path, state.size, view.path)
                 )
+                yield SalvagedCluster(view.path).named(found)
                 continue
             hosted = {number for number in partitions if belongs(view, number)}
             for one in inspect_control(view.control_path, view.path, hosted).findings:

@@ -54,10 +54,15 @@ def _indexed(replica: PartitionReplica | None) -> bool:
 
 
 def _part(replica: PartitionReplica | None, low: int, high: int | None) -> PartitionReplica | None:
-    """A replica with only the range's segments and their neighbours, so that a task stays small when pickled."""
+    """A replica with only the range's segments, their neighbours, and those in front whose indexes lead into the range.
+
+    So a task stays small when pickled.
+    """
     if replica is None:
         return None
     segments = replica.segments
     first = sum(1 for one in segments if one.stop is not None and one.stop <= low)
     last = len(segments) if high is None else sum(1 for one in segments if one.first < high)
-    return replace(replica, segments=segments[max(0, first - 1) : last + 1])
+    near = segments[max(0, first - 1) : last + 1]
+    longer = (one for one in segments[: max(0, first - 1)] if one.first + one.entries > low)
+    return replace(replica, segments=(*longer, *near))

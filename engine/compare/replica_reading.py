@@ -1,8 +1,9 @@
 """Reading one replica's records of a partition in a range of ids: intact records in batches, lost records as ranges of ids.
 
-Records are found as a reader of the release finds them: an id belongs to the last segment that begins at or below it.  An index
-entry is only a hint, which the record at its offset has to prove.  A segment with a wrong header is read only if its index file's
-header is right, because recover mends the header from it.
+Records are found as a reader of the release finds them: an id belongs to the last segment that begins at or below it.  What that
+one does not have, as an empty or misplaced data file in a longer segment, is not lost where a segment in front holds it: by the
+same judgement as in findings (`engine.inspect.segment_reach`).  An index entry is only a hint, which the record at its offset has
+to prove.  A segment with a wrong header is read only if its index file's header is right, as recover mends the header from it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log.assess import Stretch, begun, held_by
 from waltzctl.engine.log.header_judgement import judge_headers
@@ -44,11 +46,13 @@ class Segment:
     """A segment of a replica, with its files as listed.
 
     `stop`: first id of the next segment with a data file, None for the last one.  An index alone bounds none: what it lists may
-    stand in the segment in front of it.
+    stand in the segment in front of it.  `until`: read on up to this id, although another segment's name comes first; None: only
+    up to that one.
     """
 
     view: SegmentView
     stop: int | None
+    until: int | None = None
 
     @property
     def first(self) -> int:
@@ -156,14 +160,17 @@ class RangeReading:
     bytes: int = 0
     open_end: bool = False
     rivals: set[int] = field(default_factory=set)
+    _reach: SegmentReach | None = None
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces in the order of their ids, without gaps.  Unreadable places are Broken pieces and findings, never errors."""
         expected = self.low
+        before: Segment | None = None  # the last data file
         for segment in self.replica.segments:
+            front, before = before, before if segment.view.data is None else segment
             if segment.stop is not None and segment.stop <= self.low:
                 continue
-            yield from self.broken(expected, segment.first)
+            yield from self.lacking(front, expected, segment.first)
             if self.high is not None and segment.first >= self.high:
                 return
             expected = max(expected, segment.first)
@@ -171,6 +178,48 @@ class RangeReading:
                 if piece.stop > expected:  # records out of order and the torn tail after them lose the same ids
                     expected = piece.stop
                     yield piece
+        if before is not None and not self.open_end and self.may_go_on(before, expected):
+            yield from self.lacking(before, expected, None)
+
+    def may_go_on(self, last: Segment, expected: int) -> bool:
+        """Whether a segment in front of the last one may hold the id `expected`, behind that one's end, by what was listed."""
+        others = (one for one in self.replica.segments if one is not last and one.size > HEADER_SIZE)
+        return any(one.view.index is None or one.first + one.entries > expected for one in others)
+
+    def lacking(self, segment: Segment | None, first: int, stop: int | None) -> Iterator[Records | Broken]:
+        """Ids `first` to `stop` - 1, which `segment` and those behind it lack: what segments in front hold, else they are lost.
+
+        `stop` None: as far as one in front goes on.
+        """
+        end = min((one for one in (stop, self.high) if one is not None), default=None)
+        held = None if segment is None or (end is not None and first >= end) else self.held_in_front(segment, first)
+        if held is not None:
+            reached, view, following = held
+            until = reached if end is None else min(reached, end)
+            known = len(self.stretches)
+            for piece in self.segment(Segment(view, following, until), first):
+                if piece.stop > first and not isinstance(piece, Torn):
+                    yield from self.broken(first, piece.first)
+                    first = piece.stop
+                    yield piece
+            del self.stretches[known:]  # who reads it in its own place tells how far it goes
+            stop = until if stop is None else stop
+        if stop is not None:
+            yield from self.broken(first, stop)
+
+    def held_in_front(self, segment: Segment, number: int) -> tuple[int, SegmentView, int | None] | None:
+        """The segment in front that has an id which `segment` lacks: its id after the last, its files, the name after its own.
+
+        The directory is listed for that, so only where ids seem to be missing.
+        """
+        self._reach = self._reach or SegmentReach(self.replica.job(segment), ReadLimits())
+        found = self._reach.holder(begun(segment.first, segment.first), number)
+        with contextlib.suppress(DiskReadError):
+            if found is not None:
+                reached, job = found
+                files = FileState.of(job.data_path), FileState.of(job.index_path)
+                return reached, SegmentView(self.replica.partition, job.first, *files), job.following
+        return None
 
     def broken(self, first: int, stop: int) -> Iterator[Broken]:
         """Ids `first` to `stop` - 1 as a Broken piece, limited to the range."""
@@ -219,7 +268,10 @@ class RangeReading:
             self.findings += [one for one in found if one.path == job.data_path and one.severity is not Severity.NOTE]
             if not job.expected.met_by(index_header):
                 self.stretches.append(begun(segment.first, verdict.begins))
-                yield from self.unreadable(segment, low)
+                if segment.stop is not None and segment.until is None:
+                    yield from self.lacking(segment, low, segment.stop)
+                else:
+                    yield from self.unreadable(segment, low)
                 return
         reader = None if index is None else IndexReader(index, segment.first)
         yield from self.records(_Scanned(segment, job, source, reader, view.data.size), low)
@@ -237,7 +289,8 @@ class RangeReading:
     def records(self, scanned: _Scanned, low: int) -> Iterator[Piece]:
         """Scan from the last record at or before `low` that the index proves."""
         segment = scanned.segment
-        stops = [one for one in (segment.stop, self.high) if one is not None]
+        stop = segment.stop if segment.until is None else segment.until
+        stops = [one for one in (stop, self.high) if one is not None]
         high = min(stops) if stops else None
         at, number = scanned.place(low)
         end = _ScanPosition(at, number)

@@ -19,8 +19,9 @@ stage 2 or 3        an interrupted repair, which `roll_back_interrupted` reverts
 
 `take_back` reverts an applied repair (undo).
 
-While a repair or an undo is in progress, the entry has an empty file ``unsettled``.  A writer that finds this file does not know
-whether the state in the manifest is durable (a process may have died between a rename and its sync), and syncs first.
+While a repair or an undo is in progress, the entry has a file ``unsettled``.  A writer that finds it does not know whether the
+state in the manifest is durable (a process may have died between a rename and its sync), and syncs first.  That of a repair is
+empty; that of an undo has the size of what is written last, and makes room for it then (`room_to_end`).
 
 The caller holds the directory's lock, except for the read-only functions `interrupted`, `interruptions` and `list_entries`.
 """
@@ -49,6 +50,7 @@ from waltzctl.engine.durable.manifest import (
     PartitionLeft,
     QuarantineEntry,
     RepairState,
+    encode_entry,
     entry_name_valid,
     quarantine_directory,
     read_entry,
@@ -72,7 +74,9 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.formats.adapters import format_time
 
 UNSETTLED = "unsettled"
-"""Name of an empty file in an entry: the state in the manifest may not be durable."""
+"""Name of a file in an entry: the state in the manifest may not be durable."""
+_ROOM = 32 << 10
+"""Bytes that the end of an undo needs besides its line and its manifest: names, and what is left over of blocks."""
 
 
 @dataclass(slots=True)
@@ -304,6 +308,35 @@ def _unsettle(path: Path) -> None:
         disk.WritableFile.create(path / UNSETTLED).close()
 
 
+@contextlib.contextmanager
+def room_to_end(entry: QuarantineEntry) -> Iterator[None]:
+    """Mark an entry as unsettled and take the room for the last line and manifest of its undo; kept unless the body fails.
+
+    Only bytes that are written tell whether there is room: of a quota `disk.free_bytes` knows nothing, and another process may
+    fill the disk meanwhile.  Raises DiskFullError, DiskWriteError; nothing is changed then.
+    """
+    needed = 2 * len(encode_entry(entry)) + _ROOM  # what compresses well would take no room
+    _unsettle(entry.path)
+    try:
+        with disk.WritableFile.open(entry.path / UNSETTLED) as file:
+            if file.size() < needed:
+                file.write_at(0, os.urandom(needed))
+                file.sync()
+        yield
+    except (Exception, KeyboardInterrupt):
+        with contextlib.suppress(WaltzError, OSError):
+            _settle(entry.path)
+        raise
+
+
+def _give_room(path: Path) -> None:
+    """Give the room back that `room_to_end` took."""
+    if (path / UNSETTLED).exists():
+        with disk.WritableFile.open(path / UNSETTLED) as file:
+            if file.size():
+                file.truncate(0)
+
+
 def _settle(path: Path) -> None:
     """Make the state in an entry's manifest durable, unless it is known to be, and remove the mark."""
     if (path / UNSETTLED).exists():
@@ -334,8 +367,10 @@ def _take_back(entry: QuarantineEntry, final: RepairState, ways: list[tuple[Kept
         move_back(entry, move)
     remove_made_directories(entry)
     done = replace(entry, state=final)
-    journal.record(entry.storage, final.value, done)
-    write_entry(done)
+    _give_room(entry.path)
+    # everything is as it was, so that no copy is needed any more
+    _retry_without_copies(done, lambda: journal.record(entry.storage, final.value, done))
+    _retry_without_copies(done, lambda: write_entry(done))
     _drop_copies(done.path, done.state)
     _settle(done.path)
     return done
@@ -370,12 +405,12 @@ def give_up(entry: QuarantineEntry, size: int) -> None:
     _settle(done.path)
 
 
-def _retry_without_copies(pruned: QuarantineEntry, write: Callable[[], None]) -> None:
-    """Call `write`; when the disk is full, delete the entry's copies and call it again."""
+def _retry_without_copies(done: QuarantineEntry, write: Callable[[], None]) -> None:
+    """Call `write`; when the disk is full, delete the copies that the entry needs no more, and call it again."""
     try:
         write()
     except DiskFullError:
-        _drop_copies(pruned.path, pruned.state)
+        _drop_copies(done.path, done.state)
         write()
 
 
@@ -464,6 +499,6 @@ def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> Quara
             disk.check_writable(entry.storage / file.path)
     check_can_end(entry)
     entry = replace(entry, state=RepairState.UNDOING)
-    _unsettle(entry.path)
-    write_entry(entry)
+    with room_to_end(entry):
+        write_entry(entry)
     return _take_back(entry, RepairState.UNDONE, ways)

@@ -52,7 +52,9 @@ class PartitionRun:
         context: PartitionContext,
         around: ScopeSurroundings,
         limits: ReadLimits,
+        obstacles: Obstacles,
     ) -> None:
+        """`obstacles`: those of the storage directory; what is found of the partition is noted there as well."""
         self._scope = scope
         self._partition = partition
         self._context = context
@@ -60,7 +62,7 @@ class PartitionRun:
         self._limits = limits
         self._reports: list[SegmentReport] = []
         self._seen: set[tuple[Code, PurePath | str, int | None]] = set()
-        self.obstacles = Obstacles()
+        self.obstacles = obstacles
         self._proven: tuple[PartitionView | None, Evidence] | None = None
         self._unlisted: DiskReadError | None = None  # why the directory could not be listed when it was tried last
         self._gone = False  # whether there was none
@@ -452,7 +454,13 @@ def _up_to(view: PartitionView, latest: int) -> PartitionView:
 def runs(
     scope: Scope, around: ScopeSurroundings, limits: ReadLimits, partitions: Collection[int] | None
 ) -> Iterator[PartitionRun]:
-    """Every partition of a scope, by number: those with a directory, and those that are assigned without one."""
+    """Every partition of a scope, by number: those with a directory, and those that are assigned without one.
+
+    All of them have the same `obstacles`: what keeps the storage directory from being repaired, and what each of them adds.
+    """
+    obstacles = Obstacles()
+    for finding in around.findings:
+        obstacles.note(finding)
     present = {one.number: one for one in scope.partitions.values() if one.number is not None}
     unnumbered = [one for one in scope.partitions.values() if one.number is None]
     control, storage = around.control, scope.storage
@@ -470,9 +478,9 @@ def runs(
         if part is None:
             assert storage is not None
             part = PartitionScope(storage / str(number), number, whole=True)
-        yield PartitionRun(scope, part, _context(scope, part, around), around, limits)
+        yield PartitionRun(scope, part, _context(scope, part, around), around, limits, obstacles)
     for part in unnumbered:
-        yield PartitionRun(scope, part, _context(scope, part, around), around, limits)
+        yield PartitionRun(scope, part, _context(scope, part, around), around, limits, obstacles)
 
 
 def _context(scope: Scope, part: PartitionScope, around: ScopeSurroundings) -> PartitionContext:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
@@ -45,14 +45,25 @@ class SegmentReach:
 
         0 where there are none.  Raises CutShort.
         """
-        ordered, reached = self._listed(), 0
+        return max((reached for reached, _ in self._reaching(one, number)), default=0)
+
+    def holder(self, one: Stretch, number: int) -> tuple[int, SegmentJob] | None:
+        """Of the segments in front of `one` that hold `number` the one that goes on furthest, with the id after its last one.
+
+        None where there is none.  Raises CutShort.
+        """
+        holding = (pair for pair in self._reaching(one, number) if pair[0] > number)
+        return max(holding, key=lambda pair: pair[0], default=None)
+
+    def _reaching(self, one: Stretch, number: int) -> Iterator[tuple[int, SegmentJob]]:
+        """The segments in front of `one` that may hold `number`, from the last one on, each with the id after its last one."""
+        ordered = self._listed()
         place = bisect_left(ordered, (one.begins, one.segment), key=lambda pair: pair[0])
         while place and self._highest[place - 1] > number:  # one of those up to there may hold it
             place -= 1
             job = ordered[place][1]
             if self._most[job.first] > number:
-                reached = max(reached, self._reach_of(job))
-        return reached
+                yield self._reach_of(job), job
 
     def _reach_of(self, job: SegmentJob) -> int:
         if job.first not in self._known:

@@ -15,6 +15,7 @@ from waltzctl.engine.findings import Code, Finding, make_finding, remedy_for
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob, jobs_of
 from waltzctl.engine.log import places
+from waltzctl.engine.log.cluster_keys import SalvagedCluster, is_intact
 from waltzctl.engine.log.partition_directories import (
     entry_kinds,
     mounted,
@@ -301,7 +302,8 @@ def look_around(scope: Scope, partitions: Collection[int] | None, *, exclusive: 
         missing = Code.CONTROL_FILE_MISSING
         findings.append(replace(found, remedy=remedy_for(missing, storage, None), waits_for=missing))
         key = actual
-    return ScopeSurroundings(state, held, key, tuple(findings), *_ledger(storage))
+    named = map(SalvagedCluster(storage).named, findings)
+    return ScopeSurroundings(state, held, key, tuple(named), *_ledger(storage))
 
 
 def _ledger(storage: PurePath | None) -> tuple[Ledger, DiskReadError | None]:
@@ -315,7 +317,7 @@ def _ledger(storage: PurePath | None) -> tuple[Ledger, DiskReadError | None]:
 
 
 def _key_of_all(scope: Scope, key: uuid.UUID | None) -> uuid.UUID | None:
-    """The cluster key that all data files have, if it is not `key` and there are at least two of them.
+    """The cluster key that all data files with intact headers have, if it is not `key` and there are at least two of them.
 
     If `key` is None, the most frequent one.
     """
@@ -330,7 +332,8 @@ def _key_of_all(scope: Scope, key: uuid.UUID | None) -> uuid.UUID | None:
                 continue
             if header.cluster_key == key:
                 return None
-            seen[header.cluster_key] += 1
+            if key is None or is_intact(header, partition.number, segment.first_transaction_id):
+                seen[header.cluster_key] += 1
             if sum(seen.values()) >= _HEADERS_COMPARED:
                 break
     if key is None:

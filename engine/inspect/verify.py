@@ -276,7 +276,6 @@ class _Verification:
                     self._cut = True
                     return
                 self._partitions += run.present
-                run.obstacles = obstacles
                 yield _Ready(tuple(run.begin()))
                 for job in run.jobs:
                     if self._limits.exceeded:

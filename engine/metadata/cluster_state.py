@@ -120,6 +120,10 @@ class ClusterState:
         found = ((one.partition, one.last_session) for one in self.partitions)
         return {number: session for number, session in found if session is not None}
 
+    def metadata_of(self, partition: int) -> PartitionState:
+        """The metadata of a partition that was asked for.  Raises KeyError for another one."""
+        return self._by_number[partition]
+
     def nodes_of(self, partition: int) -> tuple[NodeState, ...]:
         """The storage nodes to which a partition is assigned."""
         return self._holders.get(partition, ())
@@ -127,6 +131,10 @@ class ClusterState:
     def owner_of(self, partition: int) -> ServerState | None:
         """The registered server to which a partition is assigned, if any."""
         return self._owners.get(partition)
+
+    @cached_property
+    def _by_number(self) -> Mapping[int, PartitionState]:
+        return {one.partition: one for one in self.partitions}
 
     @cached_property
     def _holders(self) -> Mapping[int, tuple[NodeState, ...]]:

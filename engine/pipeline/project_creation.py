@@ -101,7 +101,7 @@ def replicas_of(metadata: str) -> tuple[str, ...]:
 
     async def read() -> ClusterState:
         async with MetadataLocation.parse(metadata).open() as store:
-            return await read_cluster_state(store)
+            return await read_cluster_state(store, ())
 
     return tuple(admin_address(node).url for node in asyncio.run(read()).nodes if node.partitions)
 

@@ -17,7 +17,8 @@ from waltzctl.engine.durable.ownership import Ownership
 from waltzctl.engine.durable.restore import other_times
 from waltzctl.engine.errors import DiskReadError, RefusedError, with_roll_backs
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
-from waltzctl.engine.repair.plan import Binding, Repair
+from waltzctl.engine.log.cluster_keys import SalvagedCluster
+from waltzctl.engine.repair.plan import Binding, Repair, check_lockable
 from waltzctl.engine.repair.store_kinds import is_page_store
 from waltzctl.engine.repair.undoing import UndoResult, check_as_shown, paths_of, undo_locked
 from waltzctl.engine.storage.journal_state import refuse_marked
@@ -70,8 +71,7 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
     taken_back: tuple[str, ...] = ()
     others_files: tuple[Path, ...] = ()
     if repair.edits or repair.roll_back:
-        if not control.is_file():
-            raise RefusedError(f"{control}: there is no control file, so that the directory cannot be locked")
+        check_lockable(storage)
         with DirectoryLock.acquire(storage, control):
             if repair.roll_back:
                 taken_back = tuple(entry.id for entry in roll_back_interrupted(storage))
@@ -231,5 +231,5 @@ def verify_again(
             elif seen.severity is not Severity.NOTE:
                 findings.append(seen if ran is None else left_by(seen, storage, ran, mended))
     except DiskReadError:
-        return "damaged", tuple(findings)
-    return status, tuple(findings)
+        status = "damaged"
+    return status, tuple(map(SalvagedCluster(storage).named, findings))

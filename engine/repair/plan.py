@@ -26,6 +26,8 @@ from waltzctl.engine.durable.manifest import partitions_of
 from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
+from waltzctl.engine.findings.control_files import control_missing
+from waltzctl.engine.log.cluster_keys import SalvagedCluster
 from waltzctl.engine.log.partition_directories import partition_directories
 from waltzctl.engine.log.places import local, may_be_directory
 from waltzctl.engine.log.target import resolve
@@ -311,7 +313,7 @@ class PlanDraft:
 
     `accepted` and `settled`: losses that the repair enters into the ledger and removes from it.  `of_marked`, `unread`,
     `unlisted` and `missing`: see `Repair`.  `_known`: the edits that `overwritten` has gone through, and where those of each file
-    begin.
+    begin.  `_cluster`: the one whose records a salvage of the directory writes.
     """
 
     command: str
@@ -332,10 +334,12 @@ class PlanDraft:
     missing: set[PurePath] = field(default_factory=set)
     seen: NotedFiles = field(default_factory=NotedFiles)
     _known: tuple[list[Edit], dict[PurePath, set[int]]] = field(default_factory=lambda: ([], {}))
+    _cluster: SalvagedCluster = field(init=False)
 
     def __post_init__(self) -> None:
         """Note the files that the planner is going to read, unless that was done earlier.  Raises DiskReadError."""
         asked = self.arguments
+        self._cluster = SalvagedCluster(self.storage)
         if not self.seen.listings:
             # a roll-back may be of other partitions, and what it does is in its entry
             none = self.roll_back or (asked.partitions is None and (asked.forget_losses or asked.forget_journal))
@@ -406,7 +410,7 @@ class PlanDraft:
     def leave(self, finding: Finding, why: str | None = None) -> None:
         """Leave a finding, worded as every command words it, to the operator; `why` says why the plan does nothing about it."""
         said = finding if why is None else replace(finding, message=f"{finding.message}; {why}")
-        self.undecided.append(left_by(said, self.storage, self.ran))
+        self.undecided.append(self._cluster.named(left_by(said, self.storage, self.ran)))
 
     def leave_unread(self, partition: int, error: DiskReadError) -> None:
         """Leave a partition that cannot be read to the operator."""
@@ -445,8 +449,10 @@ class PlanDraft:
     def finish(self, replicas: Iterable[ReplicaSegments] = ()) -> Repair:
         """Compute the hash and return the repair.  `replicas`: those that were read.
 
-        Raises DiskReadError; RefusedError for an edit that cannot be carried out.
+        Raises DiskReadError; RefusedError for an edit that cannot be carried out, or in a directory that cannot be locked.
         """
+        if self.edits or self.roll_back:
+            check_lockable(self.storage)
         check_edits(self.storage, self.edits, STATE_FILES)
         partitions = tuple(sorted(self.partitions))
         sources = tuple(sorted(self.sources))
@@ -474,6 +480,17 @@ class PlanDraft:
             plan, self.storage, tuple(self.edits), partitions, binding, sources, self.roll_back, self.of_marked, self.unread,
             tuple(sorted(self.unlisted)), missing,
         )  # fmt: skip
+
+
+def check_lockable(storage: Path) -> None:
+    """Raise RefusedError where no control file is, on which the lock is taken: nothing can be carried out there."""
+    control = storage / CONTROL_FILE_NAME
+    if not control.is_file():
+        remedy = SalvagedCluster(storage).named(control_missing(control, storage)).remedy
+        raise RefusedError(
+            f"{control}: there is no control file, so that the directory cannot be locked; nothing was modified",
+            advice=f"bring it back from a backup of this same node, or write the records into a new directory: {remedy}",
+        )
 
 
 def plan_roll_back(command: str, path: PurePath, arguments: Arguments) -> Repair | None:

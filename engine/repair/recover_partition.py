@@ -101,9 +101,12 @@ def _has_no_data(part: RepairedSegment) -> bool:
 
 
 def _plan_no_segment(context: RepairContext) -> None:
-    """Handle a partition of which no segment will be left, although a session began in it: a node would not repair that."""
+    """Handle a partition of which no segment will be left, although a session began in it: a node would not repair that.
+
+    Nor does it where its directory is gone, also before the first session.
+    """
     current = _current(context.control, context.partition)
-    if current is None or current.session_id < 0:
+    if current is None or (current.session_id < 0 and Path(context.directory).is_dir()):
         return
     if context.allow_data_loss:
         part = context.new_part(0, context.control.header.created)

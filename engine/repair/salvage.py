@@ -30,6 +30,7 @@ from uuid import UUID
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.log.cluster_keys import join_keys
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.repair.salvage_attribution import (
     Attributed,
@@ -37,7 +38,6 @@ from waltzctl.engine.repair.salvage_attribution import (
     Question,
     attribute,
     find_chains,
-    join_keys,
     request_ids_agree,
 )
 from waltzctl.engine.repair.salvage_carving import carve, carve_by

@@ -20,7 +20,7 @@ from __future__ import annotations
 import bisect
 import enum
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
@@ -35,8 +35,6 @@ LINK_WINDOW = 256
 """How many preceding runs are tried as a run's predecessor in its file; more damage in one place ends a chain."""
 PLACES = 16
 """How many places are tried as the end of a damaged record."""
-NEAR_KEY = 4
-"""Cluster keys that differ in at most so many bits are one damaged key: keys are random, so different ones are never so close."""
 TRUSTED_SHARE = 0.99
 """Share of the records behind headers whose request ids must name the header's partition, for request ids to be used."""
 TRUSTED_SHARE_OF_MANY = 0.9
@@ -136,19 +134,6 @@ def request_ids_agree(headers: Sequence[FoundHeader], runs: Sequence[SalvageRun]
             agreeing[header.number] += len(run) * (run.request_partition == header.number)
     share = TRUSTED_SHARE_OF_MANY if len(+agreeing) > 1 else TRUSTED_SHARE
     return agreeing.total() >= total * share if total else None
-
-
-def join_keys(keys: Iterable[UUID], named: UUID | None = None) -> dict[UUID, UUID]:
-    """For each key that was found, the key that it is taken for; keys within NEAR_KEY bits are the same.
-
-    That is `named`, the key that the caller asked for, or else the most frequent key within that distance.
-    """
-    counts = Counter(keys)
-    result: dict[UUID, UUID] = {} if named is None else {named: named}
-    for key, _ in counts.most_common():
-        near = (known for known in dict.fromkeys(result.values()) if (known.int ^ key.int).bit_count() <= NEAR_KEY)
-        result[key] = next(near, key)
-    return result
 
 
 def _fits(run: SalvageRun, last_id: int, end: int, *, far: bool) -> bool:

@@ -19,9 +19,9 @@ from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedEr
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.log.cluster_keys import join_keys
 from waltzctl.engine.log.view import StorageView, read_segment_header, view_storage
 from waltzctl.engine.progress import SILENT, Progress
-from waltzctl.engine.repair.salvage_attribution import join_keys
 from waltzctl.engine.repair.salvage_control import FoundControl, choose_control, of_cluster, proven, read_controls
 from waltzctl.engine.repair.salvage_headers import HeaderKind
 from waltzctl.engine.repair.salvage_runs import find_headers, find_runs

@@ -12,7 +12,7 @@ from pathlib import Path
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, quarantine_directory
-from waltzctl.engine.durable.quarantine import check_can_end, check_mounts, take_back
+from waltzctl.engine.durable.quarantine import check_can_end, check_mounts, room_to_end, take_back
 from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
 from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, with_roll_backs
@@ -90,7 +90,8 @@ def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> Qu
     if not edits:
         return None
     check_can_end(entry, manifests=2)  # or it would be set aside in vain
-    return apply_edits(entry.storage, edits, command=SET_ASIDE, arguments=[entry.id], plan_hash="")
+    with room_to_end(entry):
+        return apply_edits(entry.storage, edits, command=SET_ASIDE, arguments=[entry.id], plan_hash="")
 
 
 def paths_of(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:

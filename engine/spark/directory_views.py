@@ -145,7 +145,7 @@ def _plan_findings(
         if known:
             yield Notice(node_of(one.scope), known)
         for run in one.runs:
-            node, run.obstacles = node_of(one.scope, run), obstacles
+            node = node_of(one.scope, run)
             begun = tuple(run.begin())
             if begun:
                 yield Notice(node, begun)

@@ -61,9 +61,7 @@ class PartitionTask:
 
     def opened(self, limits: ReadLimits) -> PartitionRun:
         """The partition's checks (`PartitionRun`)."""
-        run = PartitionRun(self.scope, self.partition, self.context, self.around, limits)
-        run.obstacles = self.obstacles.copy()
-        return run
+        return PartitionRun(self.scope, self.partition, self.context, self.around, limits, self.obstacles.copy())
 
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """All findings of the partition, except those about its directory's place in the storage."""

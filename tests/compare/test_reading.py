@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.builders import KEY, build_directory, make_records, write_segment
+from waltzctl.engine.compare import replica_reading
 from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaComparison
 from waltzctl.engine.compare.directories import segments_of
 from waltzctl.engine.compare.plans import _not_to_be_trusted
@@ -364,3 +366,59 @@ def test_a_replica_that_was_outvoted_where_another_needs_records_is_no_source(
     assert _not_to_be_trusted(comparison(mine, other, 30), mine) == (set() if trusted else {Path("/b")})
     alone = one_replica("/a", outvoted=(outvoted,), **own)
     assert Path("/a") not in _not_to_be_trusted(comparison(alone, one_replica("/b"), 30), alone)
+
+
+def placed_inside(storage: Path, first: int, *, foreign: bool = False, indexed: bool = True) -> None:
+    """Let segment 0 go on up to 25 in place of those behind it, and an empty one, or another partition's, stand inside of it."""
+    for path in (seg(storage, 10), idx(storage, 10), seg(storage, 20), idx(storage, 20)):
+        path.unlink()
+    write_segment(storage / "0", RECORDS[:26])
+    write_segment(storage / "0", RECORDS[26:])
+    write_segment(storage / "0", RECORDS[first : first + 1] if foreign else [], first=first, partition=3 * foreign)
+    if not indexed:
+        idx(storage, 0).unlink()
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("first", [1, 10, 25])
+def test_what_a_segment_in_front_holds_is_not_lost_behind_an_empty_name(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, first: int, foreign: bool, indexed: bool
+) -> None:
+    """No finding told that it was missing, and a replica was to be restored that had lost nothing."""
+    monkeypatch.setattr(sys.modules[__name__], "FIRSTS", (0, 26))
+    placed_inside(storage, first, foreign=foreign, indexed=indexed)
+    expect(storage, kinds_of(()))
+    for number in (27, 26):  # one step further it is
+        flip(seg(storage, 26), at(number - 26) + 40)
+        expect(storage, kinds_of(range(number, 28)))
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("first", [10, 24, 25])
+def test_an_empty_last_segment_ends_no_log_that_goes_on(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, first: int, indexed: bool
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "FIRSTS", (0,))
+    placed_inside(storage, first, indexed=indexed)
+    for path in (seg(storage, 26), idx(storage, 26)):
+        path.unlink()
+    expect(storage, [*kinds_of(())[:26], *[None] * 4])
+
+
+def test_what_is_damaged_behind_an_empty_name_is_told_and_lost(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "FIRSTS", (0, 26))
+    placed_inside(storage, 10)
+    flip(seg(storage, 0), HEADER_SIZE + SIZE * 20 + 40)
+    expect(storage, kinds_of([20]))
+    for low, high in ((0, None), (10, 26), (20, 21)):
+        assert codes(read(storage, low, high)[1]) == ["record-checksum"]
+    assert [one.segment for one in read(storage, 0, None)[1].stretches] == [0, 10, 26], "each told once"
+
+
+def test_nothing_is_asked_where_all_join(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the directory is listed again nor a header read."""
+    monkeypatch.setattr(replica_reading, "SegmentReach", None)
+    expect(storage, kinds_of(()))
+    write_segment(storage / "0", [], first=30)
+    expect(storage, kinds_of(()))

@@ -48,6 +48,18 @@ def _overlap(storage: Path) -> None:
     write_segment(storage / "0", make_records(55, first=50))
 
 
+def _empty_inside(*, last: bool) -> Callable[[Path], None]:
+    """Segment 0 goes on with what segment 50 holds (`last`: segment 100 as well), and that one is empty."""
+
+    def injure(storage: Path) -> None:
+        for first in (0, 50, 100) if last else (0, 50):
+            remove_segment(storage, first)
+        write_segment(storage / "0", make_records(130 if last else 100))
+        write_segment(storage / "0", [], first=50)
+
+    return injure
+
+
 def _renamed(storage: Path) -> None:
     for name in (segment_name, index_name):
         (storage / "0" / name(50)).rename(storage / "0" / name(51))
@@ -103,6 +115,8 @@ INJURIES: dict[str, Callable[[Path], object]] = {
     "data file lost": lambda storage: _seg(storage, 50).unlink(),
     "last data file lost": lambda storage: _seg(storage, 100).unlink(),
     "overlap": _overlap,
+    "empty inside of another": _empty_inside(last=False),
+    "empty and last inside of another": _empty_inside(last=True),
     "renamed": _renamed,
     "header of another partition": _header_of_another,
     "under another name": _stray,
@@ -142,6 +156,21 @@ def test_what_is_told_of_a_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     told = [one for one in compared(*nodes).findings if nodes[1] in (Path(one.path), *Path(one.path).parents)]
     assert _of(told) == _of([one for one in verify([nodes[1]]) if isinstance(one, Finding)])
     assert bool(_of(told)) == (injury not in COSTS_NOTHING)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("size", [900, 1 << 30])
+def test_what_no_finding_tells_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, last: bool
+) -> None:
+    """It was to be restored from another replica, and counted as damaged where it is decided what recovery keeps."""
+    nodes = make_cluster(tmp_path)
+    _empty_inside(last=last)(nodes[1])
+    monkeypatch.setattr(ranges, "RANGE", size)
+    told = compared(*nodes)
+    assert {one.code.value for one in told.findings} == {"segment-overlap"}
+    assert [(one.state, one.damaged, one.cut_after) for one in told[0].replicas] == [("equal", (), None)] * 3
+    assert told.summary.exit_status_name == "repairable"
 
 
 @pytest.mark.turns(3)

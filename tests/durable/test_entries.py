@@ -301,9 +301,9 @@ def test_from_applied_to_undone(storage: Path) -> None:
         take_back(entry, ways)
     journal = [("sync-directory", ".waltzctl"), ("sync", ".waltzctl/journal.jsonl")]
     assert steps(changes, entry) == [
-        ("create", f"entry/{UNSETTLED}"), *BUILT,
+        ("create", f"entry/{UNSETTLED}"), ("sync", f"entry/{UNSETTLED}"), *BUILT,
         ("sync", "0/b"), ("rename", "0/a"), ("sync-directory", "0"),
-        *journal, *BUILT,
+        ("truncate", f"entry/{UNSETTLED}"), *journal, *BUILT,
         ("unlink", "entry/range-1"), ("sync-directory", "entry"), ("unlink", f"entry/{UNSETTLED}"),
     ]  # fmt: skip
 

@@ -873,6 +873,19 @@ def test_which_key_headers_are_compared_with(
         assert (one.path, one.length) == (storage / CONTROL, 16)
 
 
+@pytest.mark.parametrize("place", [0, 31, 39])
+@pytest.mark.parametrize(
+    ("keys", "found"), [((OTHER, OTHER, THIRD), OTHER), ((OTHER, THIRD), KEY), ((OTHER, KEY), KEY)]
+)
+def test_a_header_that_is_damaged_in_another_place_speaks_for_no_key(
+    tmp_path: Path, place: int, keys: tuple[uuid.UUID, ...], found: uuid.UUID
+) -> None:
+    """Beside one header of zeros a damaged key of the control file was every segment's fault, and no command mended anything."""
+    storage = with_keys(tmp_path / "s", *keys)
+    flip(seg(storage, 0, 10 * (len(keys) - 1)), place)
+    assert look_around(plan([storage], None)[0], None).cluster_key == found
+
+
 @pytest.mark.parametrize(("most", "key"), [(1, OTHER), (2, OTHER), (3, KEY), (4, KEY)])
 def test_so_many_headers_are_compared_with_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, key: uuid.UUID

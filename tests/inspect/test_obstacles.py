@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import build_directory
+from tests.inspect.helpers import age, idx
 from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
 from waltzctl.engine.findings.obstacles import Obstacles
+from waltzctl.engine.inspect.dump import dump_segments
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.segment import index_name, segment_name
 
@@ -95,3 +98,14 @@ def test_what_gives_records_up_keeps_the_replica_that_was_named() -> None:
     assert one.remedy == FROM
     assert left_by(one, STORAGE, Ran("recover", frozenset({"--from"}))).remedy == f"{FROM} --allow-data-loss"
     assert left_by(one, STORAGE, Ran("recover", frozenset({"--from"}) | GIVE_UP)).remedy is None
+
+
+def test_every_command_knows_what_keeps_a_directory_from_being_repaired(tmp_path: Path) -> None:
+    """Only verify did, and dump named a command that does nothing there."""
+    storage = build_directory(tmp_path / "d", {0: 20, 1: 10}, per_segment=10)
+    (storage / CONTROL_FILE_NAME).unlink()
+    idx(storage, 0, 10).unlink()
+    told = [one for one in dump_segments(age(storage)) if isinstance(one, Finding)]
+    assert [(one.code, one.remedy, one.waits_for) for one in told] == [
+        (Code.INDEX_MISSING, f"waltzctl salvage {storage} --to DIR", Code.CONTROL_FILE_MISSING)
+    ]

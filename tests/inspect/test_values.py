@@ -18,6 +18,7 @@ from waltzctl.engine import shared_deadline
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings.obstacles import Obstacles
 from waltzctl.engine.inspect import dump, read_limits, storage_checks, targets
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import ControlState
@@ -98,7 +99,7 @@ def run_of(segments: Sequence[SegmentView] | None, *, whole: bool = True, **more
     scope = scope_of((0, segments), whole=whole)
     (part,) = scope.partitions.values()
     context = PartitionContext(STORAGE, 0, part.path, **more)  # type: ignore[arg-type]
-    return PartitionRun(scope, part, context, around(control()), ReadLimits())
+    return PartitionRun(scope, part, context, around(control()), ReadLimits(), Obstacles())
 
 
 @pytest.mark.parametrize("layout", list(Layout))

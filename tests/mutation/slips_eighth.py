@@ -101,7 +101,7 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/durable/quarantine.py",
-        "    except DiskFullError:\n        _drop_copies(pruned.path, pruned.state)\n        write()\n",
+        "    except DiskFullError:\n        _drop_copies(done.path, done.state)\n        write()\n",
         "    except DiskFullError:\n        raise\n",
         ("tests/repair/test_prune.py::test_on_a_full_disk_what_was_kept_makes_room_for_saying_that_it_is_gone",),
         "on a full disk nothing of what repairs kept can be given up",

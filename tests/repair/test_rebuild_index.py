@@ -153,6 +153,26 @@ def test_without_a_control_file_a_header_against_its_place_makes_no_index(scene:
     assert (actions(repair), len(undecided(repair))) == ([], 1)
 
 
+@pytest.mark.parametrize("everything", [False, True])
+def test_without_a_control_file_nothing_is_planned_that_cannot_be_carried_out(scene: Scene, everything: bool) -> None:
+    """A dry run showed the steps, and to carry them out was refused: there is no lock without that file."""
+    control = scene.root / "waltz-storage.ctl"
+    kept = control.read_bytes()
+    control.unlink()
+    if not everything:
+        assert plan_rebuild_index(scene.root).plan.steps == (), "they are as they should be"
+        scene.idx(50).unlink()
+    for partitions in (None, [0]):
+        with pytest.raises(RefusedError, match="there is no control file") as refused:
+            plan_rebuild_index(scene.root, partitions=partitions, everything=everything)
+        assert f"waltzctl salvage {scene.root} --to DIR" in str(refused.value.advice)
+    control.write_bytes(kept)
+    repair = plan_rebuild_index(scene.root, everything=everything)
+    control.unlink()
+    with pytest.raises(RefusedError, match="there is no control file"):
+        apply(repair, arguments=[])
+
+
 def entry(offset: int) -> bytes:
     return offset.to_bytes(8)
 

@@ -31,6 +31,7 @@ from tests.repair.scenes import (
 from tests.repair.trees import snapshot
 from tests.repair.twelve import RECORDS, Twelve, at, planned
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
+from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
@@ -373,6 +374,21 @@ def test_a_missing_partition_directory_comes_back_as_far_as_it_was_acknowledged(
     _, result = recover(scene, scene.replica)
     assert result.exit_status_name == "clean"
     assert scene.intact_ids() == list(range(MARK + 1))
+
+
+@pytest.mark.parametrize("session", [-1, 0])
+def test_a_missing_directory_is_given_up_whatever_session_was_in_it(tmp_path: Path, session: int) -> None:
+    """Before the first session the command that was named did nothing, and none came behind it."""
+    storage = build_directory(tmp_path / "s", {0: 5, 1: 0}, session=session, local_low_water_mark=-1)
+    shutil.rmtree(storage / "0")
+    assert undecided(plan_recover(storage)) == ["partition-directory-missing"]
+    result = apply(plan_recover(storage, allow_data_loss=True), arguments=[])
+    assert (result.applied, result.exit_status_name) == (True, "clean")
+    assert run(age(storage))[1].status == "clean"
+    (storage / "1" / segment_name(0)).unlink()
+    (storage / "1" / index_name(0)).unlink()
+    steps = actions(plan_recover(storage, partitions=[1], allow_data_loss=True))
+    assert bool(steps) == (session == 0), "an empty one before the first session is as it should be"
 
 
 def test_two_replicas_that_disagree_give_nothing(scene: Scene) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.builders import make_records, segment_header
 from tests.repair.salvage_cases import data_file
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.log.cluster_keys import join_keys
 from waltzctl.engine.repair import salvage as salvage_module
 from waltzctl.engine.repair import salvage_attribution, salvage_fragments, salvage_selection
 from waltzctl.engine.repair.salvage import _choose_cluster, _Probes, _why_nothing_wanted, _with_fragments
@@ -30,7 +31,6 @@ from waltzctl.engine.repair.salvage_attribution import (
     Question,
     attribute,
     find_chains,
-    join_keys,
     request_ids_agree,
 )
 from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_fragments

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 from tests.trust.damage import Damaged, draw
 from tests.trust.injuries_repairs import missing
 from tests.trust.judging import Before, kept_and_true, pairs, shown, sound_answer
+from tests.trust.layout import CONTROL
 from tests.trust.reader import read_directory
 from tests.trust.running import SHARED_MEMORY, Said, called
 from tests.trust.scene import Tree, clear, plant, read_tree
@@ -44,6 +46,7 @@ class Way:
     root: Path
     replica: Path
     fresh: Path
+    key: uuid.UUID
     steps: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     left: list[dict[str, Any]] = field(default_factory=list)
@@ -60,11 +63,14 @@ class Way:
                 for one in self.left
                 if one["code"] in BY_HAND and (one["severity"] == "damage" or one["code"] == "special-file")
             }
-            found = {one for one in found if Path(one).parent != self.root}
+            found = {one for one in found if Path(one).parent != self.root and not self.without_control}
             found |= {  # something else stands in its place
                 one["path"]
                 for one in self.left
                 if one["code"] == "partition-directory-missing" and os.path.lexists(one["path"])
+            }
+            found |= {  # a link to a disk that is not coming back
+                one["path"] for one in self.left if one["code"] == "read-error" and os.path.islink(one["path"])
             }
             if self.salvaged or not found:
                 return
@@ -72,6 +78,11 @@ class Way:
                 shutil.rmtree(one) if os.path.isdir(one) and not os.path.islink(one) else os.unlink(one)
             self.moved |= found
             self.steps.append(f"moved away by hand: {sorted(os.path.basename(one) for one in found)}")
+
+    @property
+    def without_control(self) -> bool:
+        """Whether no regular file stands in the control file's place: a person brings it back, and all else waits for that."""
+        return any((one["code"], one["path"]) == ("special-file", str(self.root / CONTROL)) for one in self.left)
 
     def _follow(self) -> None:
         tried: list[tuple[str, Tree]] = []
@@ -106,7 +117,7 @@ class Way:
         program, command, root, *options = shlex.split(remedy)
         if (program, root) != ("waltzctl", str(self.root)):
             self.broken.append(f"names another directory: {remedy}")
-        given = {"REPLICA": str(self.replica), "DIR": str(self.fresh)}
+        given = {"REPLICA": str(self.replica), "DIR": str(self.fresh), "KEY": str(self.key)}
         words = [given.get(one, one) for one in options] + ([] if command == "salvage" else ["--yes"])
         clear(self.fresh)
         said = called(command, self.root, *words, "--format", "ndjson")
@@ -119,9 +130,21 @@ class Way:
         self.steps.append(f"{remedy} -> {said.status} {[one['applied'] for one in results]} {codes[:6]}")
         if said.status == 12 and "of another cluster" in said.err:
             return []  # of a single segment and a control file nothing tells which is the other cluster's: this does
+        if said.status == 13 and "a symbolic link leads out of" in said.err and self._links_replaced():
+            return [remedy]  # as the refusal says: what the link leads to is in its place now
         if said.status not in STATUSES or not (results or self.salvaged):
             self.broken.append(f"is refused: {remedy}: {said.status} {_why(said)}")
         return _named(found)
+
+    def _links_replaced(self) -> bool:
+        """Put what links of data and index files lead to in their places; whether there was one."""
+        found = [one for one in self.root.glob("[0-9]*/*") if one.is_symlink() and one.is_file()]
+        for one in found:
+            content = one.read_bytes()
+            one.unlink()
+            one.write_bytes(content)
+            self.steps.append(f"put in the link's place by hand: {one.name}")
+        return bool(found)
 
 
 def _named(findings: Sequence[dict[str, Any]]) -> list[str]:
@@ -144,7 +167,9 @@ def walked(damaged: Damaged, place: Path) -> tuple[Way, list[str]]:
     scene = damaged.scene
     root = plant(scene.files, place / "d")
     before = Before.of(scene, root)
-    way = Way(root, plant(scene.replica.files(), place / "replica"), place / "fresh")
+    way = Way(
+        root, plant(scene.replica.files(), place / "replica"), place / "fresh", uuid.UUID(bytes=scene.cluster.key)
+    )
     way.go()
     broken = way.broken
     if way.salvaged:
@@ -154,7 +179,11 @@ def walked(damaged: Damaged, place: Path) -> tuple[Way, list[str]]:
         broken += kept_and_true(scene, before, after, "what is printed", loss=way.gave_up)
     lost = pairs(missing(scene, after, before.wanted)) - (before.disputed if way.gave_up else set())
     held = {(log.number, one) for log in scene.replica.logs if log.kept for one in range(len(log.records))}
+    # nothing proves that a partition without a directory held anything before its first session
+    held -= {pair for pair in held if scene.cluster.logs[pair[0]].session < 0 and way.gave_up}
     left = {one["code"] for one in way.left if one["severity"] != "note"}
+    if way.without_control:
+        return way, broken
     if lost & held and not left & OF_PERSONS:
         broken.append(f"a sound replica has them, and they are not restored ({shown(lost & held)})")
     if left - OF_PERSONS:

@@ -12,8 +12,16 @@ from tests.trust.damage import draw
 from tests.trust.remedies import walked
 
 DIRECTORIES, MANY, PART = 320, 8000, 10
-BROKE = (10, 28, 29, 33, 38, 42, 44, 47, 60, 142)
+BROKE = (10, 28, 29, 33, 38, 42, 44, 47, 60, 142, 20010, 20105)
 """Seeds of directories in which a command was refused or did nothing, led back, or gave up what the replica has."""
+
+
+TOGETHER = {
+    30017: ("last data file gone, its index not", "data file behind a link", "bit in an index"),
+    30028: ("every data file of a partition gone", "bit in a record", "special control file"),
+    30045: ("header of zeros", "control file extended with zeros", "bit in the control file's key"),
+}
+"""The same of three kinds of damage at once, by seeds."""
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def test_what_is_printed_leads_to_the_end_and_costs_no_record(first: int, place:
 
 
 @pytest.mark.turns(2)
-@pytest.mark.parametrize("seed", BROKE)
+@pytest.mark.parametrize("seed", [*BROKE, *TOGETHER])
 def test_what_led_astray_once_leads_on(seed: int, place: Path) -> None:
-    way, broken = walked(draw(seed), place)
+    way, broken = walked(draw(seed, TOGETHER.get(seed, ())), place)
     assert not broken, "\n".join([*way.steps, *broken])
