@@ -210,12 +210,6 @@ def covered(ranges: Iterable[Ids]) -> Covered:
     return Covered(found)
 
 
-def count_in(ids: Iterable[Ids], counted: Iterable[Ids]) -> int:
-    """How many ids of the ranges `ids` are in those of `counted`."""
-    ranges, own = covered(counted), tuple(ids)
-    return count(own) - count(tuple(rest for one in own for rest in without(one, ranges)))
-
-
 def without(wanted: Ids, held: Iterable[Ids]) -> list[Ids]:
     """The parts of a range of ids that no range of `held` covers, in order."""
     rest: list[Ids] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
@@ -28,7 +28,8 @@ from waltzctl.engine.compare.ranges import ranges
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
 from waltzctl.engine.compare.states import replicas_of
 from waltzctl.engine.errors import InvalidRequestError, MismatchError
-from waltzctl.engine.findings import Code, Finding, Severity, Where, loss_finding
+from waltzctl.engine.findings import Code, Finding, Severity, Where, counts_beyond_end, loss_finding
+from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.unread_losses import losses_behind
 from waltzctl.engine.log.assess import IndexExcess, Stretch, joints
 from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, LastSession, Run, Verdict, decide
@@ -207,7 +208,9 @@ class _Comparison:
             current.add(result)
             self._records += result.records
             self._bytes += result.bytes
-            yield from self._unrepeated(result.findings)
+            beside = [of_view[member.path].get(task.partition) for member in current.members]
+            of_place = {run.context.path: run for run in beside if run is not None}
+            yield from self._unrepeated([_without_held(one, of_place) for one in result.findings])
             if task.high is None:
                 for number, member in enumerate(current.members):
                     if (run := of_view[member.path].get(task.partition)) is not None:
@@ -275,6 +278,12 @@ class _Comparison:
             time.monotonic() - self._began,
             self._complete,
         )
+
+
+def _without_held(finding: Finding, runs: Mapping[PurePath, PartitionRun]) -> Finding:
+    """A finding of a segment without the ids that other segments hold; `runs`: those of the replicas, by directory."""
+    run = runs.get(PurePath(finding.path).parent) if counts_beyond_end(finding) else None
+    return finding if run is None else run.without_held(finding)
 
 
 def _lost_as_damaged(run: Run, marks: Sequence[int | None]) -> Run:

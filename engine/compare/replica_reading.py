@@ -213,10 +213,10 @@ class RangeReading:
         The directory is listed for that, so only where ids seem to be missing.
         """
         self._reach = self._reach or SegmentReach(self.replica.job(segment), ReadLimits())
-        found = self._reach.holder(begun(segment.first, segment.first), number)
+        found = self._reach.furthest(begun(segment.first, segment.first), number)
         with contextlib.suppress(DiskReadError):
             if found is not None:
-                reached, job = found
+                job, reached = found
                 files = FileState.of(job.data_path), FileState.of(job.index_path)
                 return reached, SegmentView(self.replica.partition, job.first, *files), job.following
         return None

@@ -19,7 +19,7 @@ from __future__ import annotations
 from waltzctl.engine.catalogue import CATALOGUE, Code, FindingKind, Severity
 from waltzctl.engine.findings.damaged_records import BadData, Tail, Unreadable, damage_finding, tail_finding
 from waltzctl.engine.findings.finding import Finding, SegmentFiles, Where, left_by, make_finding, status_of, worst
-from waltzctl.engine.findings.partition_losses import loss_finding
+from waltzctl.engine.findings.partition_losses import counts_beyond_end, loss_finding, told_of_end, without_held
 from waltzctl.engine.findings.remedies import MendedInCopy, Ran, remedy_for
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Tail",
     "Unreadable",
     "Where",
+    "counts_beyond_end",
     "damage_finding",
     "left_by",
     "loss_finding",
@@ -42,5 +43,7 @@ __all__ = [
     "remedy_for",
     "status_of",
     "tail_finding",
+    "told_of_end",
+    "without_held",
     "worst",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from waltzctl.engine.catalogue import Code, Severity
 from waltzctl.engine.findings.finding import Finding, SegmentFiles
+from waltzctl.engine.findings.remedies import remedy_for
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 
@@ -73,6 +74,8 @@ class Tail:
     `following`  the first transaction id of the next segment; None where it is not known
     `listed`     number of index entries of records that were lost in the torn tail
     `begun`      whether the next segment's first record is intact, with the id of its name
+    `header`     the code of what is wrong with the next segment's header, if its first record is intact and only
+                 the header keeps it from being believed: then `begun` is False
     ============ ====================================================================================
     """
 
@@ -82,6 +85,7 @@ class Tail:
     following: int | None = None
     listed: int = 0
     begun: bool = True
+    header: Code | None = None
 
     def harmless(self, expected: int) -> bool:
         """Whether the torn record was never acknowledged, so that an ordinary crash explains it.
@@ -111,6 +115,8 @@ class Tail:
         """The reason for what `harmless` answers, as a part of a sentence."""
         if not self.last and self.following == expected and self.begun:
             return f"and transaction {expected} stands at the beginning of the next segment"
+        if not self.last and self.following == expected and self.header is not None:
+            return f"and transaction {expected} stands at the beginning of the next segment, whose header is wrong"
         if not self.last and self.following == expected:
             return f"and nothing proves that the next segment begins with transaction {expected}, intact"
         if not self.last:
@@ -142,7 +148,10 @@ def damage_finding(damage: Unreadable, files: SegmentFiles) -> Finding:
 
 
 def tail_finding(damage: Unreadable, tail: Tail, files: SegmentFiles) -> Finding:
-    """The finding for a torn tail of a segment."""
+    """The finding for a torn tail of a segment.
+
+    One in front of a segment of which only the header is wrong waits for that header: once it is right, the tail costs nothing.
+    """
     expected, harmless = damage.transaction_id, tail.harmless(damage.transaction_id)
     stands = _stands(damage)
     if damage.stored_checksum is None and damage.found_length is not None and damage.found_length >= 0:
@@ -155,7 +164,7 @@ def tail_finding(damage: Unreadable, tail: Tail, files: SegmentFiles) -> Finding
             "records stand behind its beginning: they are its data, or its length is damaged and they would be lost"
         )
     left = f"{damage.length} bytes are left, {tail.why(expected)}"
-    return files.finding(
+    found = files.finding(
         Code.TORN_TAIL,
         f"transaction {expected}: {stands}; {follows}; {left}",
         severity=Severity.REPAIRABLE if harmless and not damage.holds_records else Severity.DAMAGE,
@@ -164,6 +173,10 @@ def tail_finding(damage: Unreadable, tail: Tail, files: SegmentFiles) -> Finding
         length=damage.length,
         missing=tail.lost(expected),
     )
+    if tail.header is None or harmless:
+        return found
+    remedy = remedy_for(tail.header, files.where.storage, files.where.partition)
+    return replace(found, remedy=remedy, waits_for=tail.header)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,14 +68,21 @@ _FIELDS = {
 }
 
 
+def code_of(fault: HeaderFault) -> Code:
+    """The code of the finding for a fault of a data file's header."""
+    if isinstance(fault, OtherVersion):
+        return Code.UNKNOWN_VERSION
+    return Code.RESERVED_NOT_ZERO if isinstance(fault, ReservedByte) else _FIELDS[fault.name][1]
+
+
 def header_finding(fault: HeaderFault, files: SegmentFiles, *, index: bool) -> Finding:
     """The finding for a fault of a data file's header, or with `index` of its index file's header."""
     if isinstance(fault, OtherVersion):
-        name, code = "version", Code.UNKNOWN_VERSION
+        name, code = "version", code_of(fault)
         message = f"the header's format version is {fault.version}; only {FORMAT_VERSION} is known"
     elif isinstance(fault, ReservedByte):
         return files.finding(
-            Code.RESERVED_NOT_ZERO,
+            code_of(fault),
             fault.message,
             index=index,
             offset=SEGMENT_HEADER.offset_of("reserved") + fault.place,

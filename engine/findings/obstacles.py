@@ -10,6 +10,8 @@ a special file in the place of a partition, or of   what `recover` would mend in
 one of its data and index files                                                                       by hand
 a data file whose header is wrong, or behind whose  what is wrong with the same segment; overlaps     that of the obstacle
 header another partition's records stand            in the partition, and a lost end in front of it
+a data file of which only the header is wrong       a torn tail in front of it, of the id with which  the same
+                                                    it begins (`engine.findings.damaged_records`)
 ==================================================  ================================================  =======================
 
 No repair changes a data file of which it is not proven that its records belong here, nor its index: the remedy of an index

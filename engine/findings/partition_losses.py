@@ -5,6 +5,9 @@ Code, severity and message of every loss (`engine.losses`) are chosen here only,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from waltzctl.engine.catalogue import Code, Severity
 from waltzctl.engine.findings.finding import Finding, Where, make_finding
 from waltzctl.engine.losses import (
@@ -20,12 +23,14 @@ from waltzctl.engine.losses import (
     Overlap,
     ShortHeader,
     count,
+    covered,
+    without,
 )
 from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 
-def loss_finding(loss: Loss, where: Where, *, elsewhere: int = 0) -> Finding:
-    """The finding for a loss.  `elsewhere`: how many of its transactions another finding counts as missing already."""
+def loss_finding(loss: Loss, where: Where, *, elsewhere: Iterable[Ids] = ()) -> Finding:
+    """The finding for a loss.  `elsewhere`: ids that another finding counts as missing already; the first other one is told."""
     segment: int | None = getattr(loss, "segment", None)
     path, severity = where.directory, None
     if isinstance(loss, DataGone):
@@ -39,7 +44,13 @@ def loss_finding(loss: Loss, where: Where, *, elsewhere: int = 0) -> Finding:
     elif segment is not None and not isinstance(loss, BelowProof):
         path = path / segment_name(segment)
     short = isinstance(loss, ShortHeader)
-    first = loss.begins if isinstance(loss, Overlap) else loss.ids[0][0] if loss.ids else None if short else segment
+    counted = covered(elsewhere)
+    rest = tuple(part for one in loss.ids for part in without(one, counted))
+    first = None if short else segment
+    if isinstance(loss, Overlap):
+        first = loss.begins
+    elif loss.ids:
+        first = (rest or loss.ids)[0][0]
     return make_finding(
         _CODES[type(loss)],
         path,
@@ -51,7 +62,7 @@ def loss_finding(loss: Loss, where: Where, *, elsewhere: int = 0) -> Finding:
         transaction_id=first,
         offset=0 if short else None,
         length=loss.size if isinstance(loss, (DataGone, ShortHeader)) else None,
-        missing=count(loss.ids) - elsewhere if loss.ids else None,
+        missing=count(rest) if loss.ids else None,
     )
 
 
@@ -66,6 +77,35 @@ _CODES: dict[type[Loss], Code] = {
     NoSegment: Code.PARTITION_EMPTY,
     ShortHeader: Code.SEGMENT_HEADER_SHORT,
 }
+
+
+_OF_ENDS = frozenset({Code.SEGMENT_HEADER_SHORT, Code.TORN_TAIL})
+"""What may count the ids behind the end of a segment, up to those of the next one: then no gap is told there."""
+
+
+def told_of_end(findings: Iterable[Finding]) -> int:
+    """How many ids behind the last record of a segment its own `findings` count as missing."""
+    return sum(one.missing or 0 for one in findings if one.code in _OF_ENDS)
+
+
+def counts_beyond_end(finding: Finding) -> bool:
+    """Whether a finding about a segment's end counts ids as missing, which a segment in front of it may hold."""
+    return finding.code in _OF_ENDS and bool(finding.missing) and finding.transaction_id is not None
+
+
+def without_held(finding: Finding, reached: int) -> Finding:
+    """A finding about the end of a segment without the ids below `reached`, which a segment in front of it holds.
+
+    Nothing else of it changes: the segment is as damaged as it was.  Other findings stay as they are.
+    """
+    first, missing = finding.transaction_id, finding.missing
+    if not counts_beyond_end(finding) or first is None or missing is None or reached <= first:
+        return finding
+    if reached < first + missing:
+        return replace(finding, transaction_id=reached, missing=first + missing - reached)
+    if finding.code is Code.TORN_TAIL:
+        return replace(finding, missing=0)
+    return replace(finding, transaction_id=None, missing=None)  # as of a file without a header that never held anything
 
 
 def _sentence(loss: Loss, where: Where) -> str:

@@ -211,7 +211,7 @@ class _Segment:
             self._states = reader.data_state, reader.index_state
             findings = reader.data_header_findings
             if reader.short:
-                findings = [*findings, *reader.finish_short().findings]
+                findings = [*findings, *map(self._reach.without_held, reader.finish_short().findings)]
             self.stretch = reader.stretch
             if reader.short:
                 return None, findings
@@ -250,7 +250,7 @@ class _Segment:
             return
         found = damage_told(reader, item)
         if found is not None:
-            yield found
+            yield self._reach.without_held(found)
 
     def _records(self, reader: ChunkReader, batch: RecordBatch, *, reverse: bool) -> Iterator[DumpedRecord | Finding]:
         rows = range(len(batch))

@@ -13,7 +13,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import IndexExcess, Joint, data_gone, joints, losses
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView
-from waltzctl.engine.losses import DirectoryGone, GivenUp, Ids, Loss, NoSegment, count_in, covered
+from waltzctl.engine.losses import DirectoryGone, GivenUp, Ids, Loss, NoSegment, covered
 from waltzctl.engine.storage.loss_ledger import still_lost
 from waltzctl.formats.accepted_losses import AcceptedLoss
 
@@ -114,7 +114,7 @@ def loss_findings(context: PartitionContext, held: Sequence[Ids], elsewhere: Seq
         rest = still_lost(loss, held, context.local_low_water_mark)
         if rest:
             given = GivenUp(loss.first, loss.last + 1, loss.time, loss.reason, loss.disputed, tuple(rest))
-            yield loss_finding(given, context.where, elsewhere=count_in(given.ids, elsewhere))
+            yield loss_finding(given, context.where, elsewhere=elsewhere)
 
 
 def orphan_finding(
@@ -131,7 +131,7 @@ def orphan_finding(
     """
     assert segment.index is not None
     gone = data_gone(segment.first_transaction_id, segment.entries, segment.index.size, held, alike)
-    return loss_finding(gone, context.where, elsewhere=count_in(gone.ids, elsewhere))
+    return loss_finding(gone, context.where, elsewhere=elsewhere)
 
 
 def stray_files(

@@ -26,6 +26,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.segment_order import SegmentOrder
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import ENDS_ONLY
@@ -68,6 +69,7 @@ class PartitionRun:
         self._gone = False  # whether there was none
         self._told_missing = False
         self._order: SegmentOrder | None = None
+        self._reach: SegmentReach | None = None
         self._template = SegmentJob(
             partition.path,
             0,
@@ -151,11 +153,18 @@ class PartitionRun:
     def add(self, report: SegmentReport) -> Iterator[Finding]:
         """Add the report of the next job; returns its findings."""
         self._reports.append(report)
-        for finding in self.obstacles.together(report.findings):
+        for finding in self.obstacles.together(map(self.without_held, report.findings)):
             self._seen.add((finding.code, finding.path, finding.offset))
             yield finding
         if not self._partition.whole and report.index_excess is not None:
             yield self.obstacles.behind(report.index_excess)
+
+    def without_held(self, finding: Finding) -> Finding:
+        """A finding of a segment of this partition without the ids that other segments hold (`SegmentReach.without_held`)."""
+        if not self._partition.whole:
+            return finding
+        self._reach = self._reach or SegmentReach(self._template, self._limits)
+        return self._reach.without_held(finding)
 
     def finish(self, check_again: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
         """The findings about the partition as a whole: gaps, overlaps, losses, orphaned indexes, strays.
@@ -193,8 +202,10 @@ class PartitionRun:
             special.update(fresh)
             self._partition.view = view = _up_to(again, self._latest)
             reports = [check_again(job) for job in self._scope.segment_jobs(self._partition, self._template)]
+            self._reach = None
             for report in reports:
-                yield from (one for one in report.findings if (one.code, one.path, one.offset) not in self._seen)
+                unseen = (one for one in report.findings if (one.code, one.path, one.offset) not in self._seen)
+                yield from map(self.without_held, unseen)
                 self._seen |= {(one.code, one.path, one.offset) for one in report.findings}
             found = list(join_findings(self._context, reports, self.proven()))
         else:

@@ -12,13 +12,13 @@ from waltzctl.engine.findings import BadData, Code, Finding, Tail
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.bad_data import bad_data
-from waltzctl.engine.log.header_judgement import begins_whole
+from waltzctl.engine.log.header_judgement import beginning_behind
 from waltzctl.engine.log.index import IndexReader, prove
 from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.formats.segment import RECORD_OVERHEAD, segment_name
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
 MAX_LISTED = 10_000
 """Damaged places of a segment that are reported one by one."""
@@ -241,10 +241,10 @@ def damage_finding(job: SegmentJob, damage: Damage) -> Finding:
 
 def tail_finding(job: SegmentJob, damage: Damage, listed: int = 0) -> Finding:
     """The finding for a torn tail; `listed`: see `engine.findings.Tail`."""
-    following, begun = job.following, True
-    if not job.last and following == damage.transaction_id:
-        begun = begins_whole(job.directory / segment_name(following), replace(job.expected, first=following))
-    tail = Tail(job.last, job.local_low_water_mark, job.durable_to, following, listed, begun)
+    following = None if job.last else job.following
+    begins = beginning_behind(damage.transaction_id, job.directory, following, job.expected)
+    mark, durable_to = job.local_low_water_mark, job.durable_to
+    tail = Tail(job.last, mark, durable_to, job.following, listed, begins.whole, begins.header)
     return findings.tail_finding(damage, tail, job.files)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
+from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding, told_of_end
 from waltzctl.engine.inspect.digests import Digest
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.header_judgement import Expected
@@ -157,4 +157,5 @@ class SegmentReport:
             self.index_excess is not None,
             self.torn,
             self.finished and not self.gone,
+            told_of_end(self.findings),
         )

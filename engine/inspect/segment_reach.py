@@ -11,17 +11,20 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding, counts_beyond_end, without_held
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, jobs_of
 from waltzctl.engine.inspect.segment_order import REMOTE_HEADERS, most_reach
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
-from waltzctl.engine.log.assess import Stretch, joint, reach
+from waltzctl.engine.log.assess import Stretch, begun, joint, reach
 from waltzctl.engine.log.view import PartitionView, view_partition
 from waltzctl.engine.losses import Gap, Overlap
+from waltzctl.engine.storage.orphans import lists_others
 
 
 class SegmentReach:
@@ -34,36 +37,68 @@ class SegmentReach:
         self._most: dict[int, int] = {}  # the id after the last one that a segment may hold, by its name
         self._highest: list[int] = []  # of that the highest up to each place
         self._known: dict[int, int] = {}
+        self._view: PartitionView | None = None
+
+    @property
+    def directory(self) -> PurePath:
+        """The partition's directory."""
+        return self._template.directory
 
     def between(self, before: Stretch, behind: Stretch) -> Gap | Overlap | None:
         """As `engine.log.assess.joint`, by all segments of the partition.  Raises CutShort."""
         found = joint(before, behind)
         return joint(before, behind, self.in_front(before, found.first)) if isinstance(found, Gap) else found
 
+    def without_held(self, finding: Finding) -> Finding:
+        """A finding about the end of a segment without the ids that segments in front of it hold (`findings.without_held`).
+
+        All are counted of a file without a header whose index lists other records than those hold.  Raises CutShort.
+        """
+        name, number = finding.segment, finding.transaction_id
+        if not counts_beyond_end(finding) or name is None or number is None:
+            return finding
+        begins = next((pair[0] for pair, job in self._listed() if job.first == name), name)
+        reached = self.in_front(begun(name, begins), number)
+        if reached > number and finding.code is Code.SEGMENT_HEADER_SHORT and self._lists_others(name):
+            return finding
+        return without_held(finding, reached)
+
+    def _lists_others(self, name: int) -> bool:
+        segments = () if self._view is None else self._view.data_segments
+        return any(one.first_transaction_id == name and lists_others(one, segments) for one in segments)
+
     def in_front(self, one: Stretch, number: int) -> int:
         """The id after the last one of the segments in front of `one`, by their first records, which may hold `number`.
 
         0 where there are none.  Raises CutShort.
         """
-        return max((reached for reached, _ in self._reaching(one, number)), default=0)
+        return max((self._reach_of(job) for _, job in self._able(one, number)), default=0)
 
-    def holder(self, one: Stretch, number: int) -> tuple[int, SegmentJob] | None:
-        """Of the segments in front of `one` that hold `number` the one that goes on furthest, with the id after its last one.
+    def holder(self, one: Stretch, number: int) -> tuple[SegmentJob, int] | None:
+        """The nearest segment in front of `one` that reaches beyond `number`, and the id after its last one; None without any.
 
-        None where there is none.  Raises CutShort.
+        Only of those that begin with the id in their names.  Raises CutShort.
         """
-        holding = (pair for pair in self._reaching(one, number) if pair[0] > number)
-        return max(holding, key=lambda pair: pair[0], default=None)
+        able = ((job, self._reach_of(job)) for begins, job in self._able(one, number) if begins == job.first)
+        return next((pair for pair in able if pair[1] > number), None)
 
-    def _reaching(self, one: Stretch, number: int) -> Iterator[tuple[int, SegmentJob]]:
-        """The segments in front of `one` that may hold `number`, from the last one on, each with the id after its last one."""
+    def furthest(self, one: Stretch, number: int) -> tuple[SegmentJob, int] | None:
+        """Of the segments in front of `one` that hold `number` the one that goes on furthest, and the id after its last one.
+
+        None without any.  Raises CutShort.
+        """
+        able = ((job, self._reach_of(job)) for _, job in self._able(one, number))
+        return max((pair for pair in able if pair[1] > number), key=lambda pair: pair[1], default=None)
+
+    def _able(self, one: Stretch, number: int) -> Iterator[tuple[int, SegmentJob]]:
+        """The segments in front of `one` that may hold `number`, each with the id of its first record, the nearest first."""
         ordered = self._listed()
         place = bisect_left(ordered, (one.begins, one.segment), key=lambda pair: pair[0])
         while place and self._highest[place - 1] > number:  # one of those up to there may hold it
             place -= 1
-            job = ordered[place][1]
-            if self._most[job.first] > number:
-                yield self._reach_of(job), job
+            (begins, name), job = ordered[place]
+            if self._most[name] > number:
+                yield begins, job
 
     def _reach_of(self, job: SegmentJob) -> int:
         if job.first not in self._known:
@@ -75,7 +110,7 @@ class SegmentReach:
         if self._ordered is None:
             here, view = places.on_this_machine(self._template.directory), None
             with contextlib.suppress(NotWaltzError, DiskReadError):  # whoever lists the directory tells it
-                view = view_partition(self._template.directory, self._template.partition)
+                self._view = view = view_partition(self._template.directory, self._template.partition)
             jobs = [] if view is None else list(jobs_of(view, self._template))
             by_headers = here or len(jobs) <= REMOTE_HEADERS
             begins = [(begins_with(job) if by_headers else job.first, job.first) for job in jobs]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap, covered, without
@@ -28,6 +28,7 @@ class Stretch:
     `excess`    whether the index has entries of records that the data file does not hold
     `torn`      whether it has a torn tail
     `known`     whether it was read to its end
+    `told`      how many ids up to `accounted` the finding about its end counts as missing: a torn tail, a short header
     =========== ==============================================================================================
     """
 
@@ -40,6 +41,7 @@ class Stretch:
     excess: bool = False
     torn: bool = False
     known: bool = True
+    told: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,15 @@ def reach(one: Stretch) -> int:
     return one.next_id if one.known and one.next_id is not None else one.accounted + (not one.torn)
 
 
+def reached_in_front(stretches: Iterable[Stretch]) -> dict[int, int]:
+    """Of each segment, by the id in its name, the id after the last one that those in front of it are known to hold.
+
+    `stretches`: in the order of `begins`.  0 where nothing is in front.
+    """
+    row = list(stretches)
+    return dict(zip((one.segment for one in row), accumulate(map(reach, row), max, initial=0), strict=False))
+
+
 def joint(before: Stretch, behind: Stretch, reached: int = 0) -> Gap | Overlap | None:
     """The gap or overlap between a segment and the next; None where they join, or where damage at the end leaves that open.
 
@@ -172,9 +183,9 @@ def counted_elsewhere(
 ) -> list[Ids]:
     """The ids that another finding counts, if they are missing: for those about indexes without a data file, and accepted losses.
 
-    These are the ids in front of the last data file, `last` by its name (None: there is none), and those that are `missing` at
-    the end of the log.  What is missing behind a segment whose end is not known is counted by nobody.  `stretches`: those of the
-    segments that matter for the ids in question, in the order of `begins`.
+    These are the ids in front of the last data file, `last` by its name (None: there is none), those that the finding about that
+    one's end counts, and those that are `missing` at the end of the log.  What is missing behind a segment whose end is not known
+    is counted by nobody.  `stretches`: those of the segments that matter for the ids in question, in the order of `begins`.
     """
     open_ends = covered(
         (reach(one), behind.begins)
@@ -182,7 +193,10 @@ def counted_elsewhere(
         if (one.uncertain or not one.known) and reach(one) < behind.begins
     )
     in_front = [] if last is None else without((0, last), open_ends)
-    return [*in_front, *(ids for one in missing for ids in one.ids)]
+    at_the_end = [
+        (one.accounted + 1 - one.told, one.accounted + 1) for one in stretches if one.segment == last and one.told
+    ]
+    return [*in_front, *at_the_end, *(ids for one in missing for ids in one.ids)]
 
 
 def _reach(one: Stretch, behind: Stretch | None) -> int:

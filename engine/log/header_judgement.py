@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Finding, SegmentFiles
+from waltzctl.engine.findings import Code, Finding, SegmentFiles
 from waltzctl.engine.findings.headers import (
     FieldSource,
     HeaderFault,
     OtherVersion,
     ReservedByte,
     WrongField,
+    code_of,
     header_finding,
 )
 from waltzctl.engine.log.index import MOST_HELD
@@ -26,7 +27,7 @@ from waltzctl.engine.log.view import read_header_of
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader
+from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader, segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +110,47 @@ def _alone(header: SegmentHeader | None) -> Iterator[HeaderFault]:
         yield reserved
 
 
-def begins_whole(path: PurePath, expected: Expected) -> bool:
-    """Whether a data file's header is as expected, and its first record intact, with the id in its name.
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a data file begins.
 
-    Also where it holds nothing: then nothing of it is damaged, and what was acknowledged is told as missing.  False where it
-    cannot be read: then nothing is known of that record.
+    `whole`: its header is as expected, and its first record intact, with the id in its name.  Also where it holds nothing: then
+    nothing of it is damaged, and what was acknowledged is told as missing.  False where it cannot be read: then nothing is known
+    of that record.
+    `header`: the code of the first fault of the header, if that record is intact all the same; else None.
     """
+
+    whole: bool
+    header: Code | None = None
+
+
+def beginning_behind(torn: int, directory: PurePath, following: int | None, expected: Expected) -> Beginning:
+    """How the segment behind a torn tail begins, whose torn record is `torn`; it is opened only if that is the id in its name.
+
+    `following`: the id in the name of the next data file, None without one.  `expected`: what the headers of the segment with
+    the torn tail must contain.
+    """
+    if following != torn:
+        return Beginning(True)
+    return beginning_of(directory / segment_name(torn), replace(expected, first=torn))
+
+
+def beginning_of(path: PurePath, expected: Expected) -> Beginning:
+    """How a data file begins; `expected`: what its header must contain."""
     try:
         with open_source(path) as source:
             if source.size() <= HEADER_SIZE:
-                return True
-            if not expected.met_by(read_header_of(source, source.size())):
-                return False
+                return Beginning(True)
+            header = read_header_of(source, source.size())
             scan = summarise_records(source, first_transaction_id=expected.first, most=1, check=_damaged)
             first = next(iter(scan), None)
-            return isinstance(first, RecordRun) and first.first_transaction_id == expected.first
+            whole = isinstance(first, RecordRun) and first.first_transaction_id == expected.first
+            if not whole or header is None or expected.met_by(header):
+                return Beginning(whole)
+            faults = judge_headers(expected, header, None, source).data
+            return Beginning(False, next(code_of(one) for one in faults if not isinstance(one, ReservedByte)))
     except (DiskReadError, FileNotFoundError, _DamagedError):
-        return False
+        return Beginning(False)
 
 
 class _DamagedError(Exception):

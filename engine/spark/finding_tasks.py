@@ -108,12 +108,17 @@ class ChunkTask:
             reports = [check_segment(job, _OPTIONS, limits) for job in self.jobs]
             fresh = [one for report in reports for one in report.findings if one not in seen]
             seen.update(fresh)
-            yield from obstacles.together(fresh)
+            yield from obstacles.together(self._without_held(fresh, limits))
             joins = list(self._joins(reports, limits))
             if not joins or all(_unchanged(report) for report in reports):
                 yield from self._behind_obstacles(joins, obstacles, limits)
                 break
         yield from self._behind_obstacles(self._of_whole(reports, limits), obstacles, limits)
+
+    def _without_held(self, findings: Iterable[Finding], limits: ReadLimits) -> Iterator[Finding]:
+        """Findings of the chunk's segments without the ids that segments in front of them hold, also those of other chunks."""
+        reach = SegmentReach(self.jobs[0], limits) if self.jobs else None
+        return (one if reach is None else reach.without_held(one) for one in findings)
 
     def _behind_obstacles(
         self, findings: Iterable[Finding], obstacles: Obstacles, limits: ReadLimits

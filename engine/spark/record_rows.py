@@ -122,10 +122,15 @@ class _PartReading:
         """The findings of the file's header, and of the join with the segment before it."""
         found = reader.data_header_findings
         if reader.short:
-            found = [*found, *reader.finish_short().findings]
+            found = [*found, *map(self._without_held, reader.finish_short().findings)]
         if self._before is not None:
             found += join_findings(self._before, reader, self._part, self._order)
         return found
+
+    def _without_held(self, finding: Finding) -> Finding:
+        """A finding without the ids that other segments hold."""
+        reach = self._order.reach(self._part.job, self._limits)
+        return reach.without_held(finding) if self._part.whole else finding
 
     def _items(self, reader: ChunkReader) -> Iterator[pa.RecordBatch]:
         part, gathering = self._part, self._gathering
@@ -143,7 +148,7 @@ class _PartReading:
                     yield from gathering.add(batch)
             elif _overlaps(part, item.transaction_id, item.next_transaction_id):
                 found = damage_told(reader, item)
-                yield from gathering.tell(() if found is None else (found,), part.node)
+                yield from gathering.tell(() if found is None else (self._without_held(found),), part.node)
         if wanted.to_end and reader.next_id is not None:
             self.end = part.job, reader.stretch, (reader.data_state, reader.index_state)
 

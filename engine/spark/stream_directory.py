@@ -22,15 +22,19 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltzctl.engine.durable.regular import NotRegularError
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, SpecialFileError, StalePlanError
-from waltzctl.engine.findings import Finding, Where, loss_finding
+from waltzctl.engine.findings import Finding, Where, loss_finding, without_held
 from waltzctl.engine.findings.directory_contents import special_finding
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.log import places
+from waltzctl.engine.log.assess import begun
 from waltzctl.engine.log.partition_directories import partition_number
 from waltzctl.engine.log.view import (
     FileState,
@@ -48,7 +52,7 @@ from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss, histor
 from waltzctl.engine.spark.read_options import storage_options
 from waltzctl.engine.spark.record_arrays import Constants, rows_of
 from waltzctl.engine.spark.stream_losses import LostRange, Promised
-from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
+from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, from_proven, open_segment
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, Standing, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker, ScannedRows
 from waltzctl.engine.storage.assignment import assigned_here
@@ -112,6 +116,11 @@ class DirectoryHistory:
         """Why partitions cannot be listed; raised only where one of them is read: a query may leave it out."""
         self._seen: dict[int, tuple[tuple[FileState | None, ...], Anchor]] = {}
         """The last record of each partition, and the states of the last segment's files when it was found."""
+        self._reach: SegmentReach | None = None
+        """How far the segments go of the partition that is being read, once a range has asked."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reach": None}
 
     @property
     def place(self) -> str:
@@ -140,8 +149,8 @@ class DirectoryHistory:
                 self._unlisted[number] = error
             else:
                 listed.update({} if one is None else {number: one})
-        self._listed = listed
-        self._places = {number: PartitionPlaces(one.view) for number, one in self._listed.items()}
+        self._listed, before, self._reach = listed, self._places, None
+        self._places = {number: PartitionPlaces(one.view, before.get(number)) for number, one in listed.items()}
         for info in () if self._control is None else self._control.partitions:
             number = info.partition
             if number in self._places or number in self._unlisted:
@@ -375,22 +384,48 @@ class DirectoryHistory:
             yield self._rows.finding(part.finding, str(self._path))
             return
         constants = Constants(part.node, part.partition, part.segment)
-        for item in read_range(part, data=self._rows.data, known=known, borrowed=borrowed):
+        for item in read_range(part, self._reach_of, data=self._rows.data, known=known, borrowed=borrowed):
             if isinstance(item, Finding):
                 losses.see([item])
                 yield self._rows.finding(item, part.node)
+            elif isinstance(item, HeldInFront):
+                yield ScannedRows(item.records, Constants(part.node, part.partition, item.segment), self._rows)
             else:
                 yield ScannedRows(item, constants, self._rows)
+
+    def _reach_of(self, job: SegmentJob) -> SegmentReach:
+        """How far the segments of a segment's partition go, as of the first time that a part of it asks."""
+        if self._reach is None or self._reach.directory != job.directory:
+            self._reach = SegmentReach(job, ReadLimits())
+        return self._reach
 
     def close(self) -> None:
         """See `History.close`."""
         self._places = {}
 
 
+@dataclass(frozen=True, slots=True)
+class HeldInFront:
+    """Records that a segment in front of a range's own one holds, by the id in that segment's name."""
+
+    segment: int
+    records: RecordBatch
+
+
+Read = RecordBatch | HeldInFront | Finding
+
+
 def read_range(
-    part: SegmentRange, *, data: bool, known: KnownRecords | None = None, borrowed: bool = False
-) -> Iterator[RecordBatch | Finding]:
+    part: SegmentRange,
+    reach: Callable[[SegmentJob], SegmentReach] = lambda job: SegmentReach(job, ReadLimits()),
+    *,
+    data: bool,
+    known: KnownRecords | None = None,
+    borrowed: bool = False,
+) -> Iterator[Read]:
     """The intact records of a range in order, and a finding in each place without any.
+
+    `reach`: tells how far the segments of a partition go; asked where a range lacks records that one in front may hold.
 
     Raises StalePlanError when the file has changed since the range was planned, DiskReadError.
     """
@@ -399,7 +434,7 @@ def read_range(
         return
     try:
         with open_segment(part.job) as opened:
-            yield from _RangeScan(part, opened).run(data, known, borrowed)
+            yield from _RangeScan(part, opened, reach, data, known, borrowed).run()
     except FilesChangedError:
         raise _changed(part, "its file is gone") from None
 
@@ -413,31 +448,46 @@ def _changed(part: SegmentRange, what: str) -> StalePlanError:
 
 
 class _RangeScan:
-    """One scan of a range.  `_next`: the id that is expected next; `_last`: the last record."""
+    """One scan of a range.  `_next`: the id that is expected next; `_last`: the last record; `_tail`: the torn tail's finding."""
 
-    def __init__(self, part: SegmentRange, opened: SegmentCheck) -> None:
+    def __init__(
+        self,
+        part: SegmentRange,
+        opened: SegmentCheck,
+        reach: Callable[[SegmentJob], SegmentReach],
+        data: bool,
+        known: KnownRecords | None,
+        borrowed: bool,
+    ) -> None:
         self._part = part
         self._opened = opened
+        self._reach = reach
+        self._data, self._known, self._borrowed = data, known, borrowed
         self._next = part.start_id
         self._last: Anchor = BEGINNING
+        self._tail: Finding | None = None
 
-    def run(self, data: bool, known: KnownRecords | None, borrowed: bool) -> Iterator[RecordBatch | Finding]:
+    def run(self) -> Iterator[Read]:
         part, opened = self._part, self._opened
         job = part.job
         if part.first == part.segment:
             yield from opened.data_header_findings
         if opened.short:
-            if part.ends_at is not None:
-                raise _changed(part, "its file is shorter than a header")
+            self._next = part.first
+            yield from self._held_in_front()
+            self._check_end("its file is shorter than a header")
             entries = 0 if opened.reader is None else opened.reader.count()
             found = job.short_header(opened.size, entries)
             if found.missing is not None:  # only the lost ids that belong to this range
-                found = replace(found, transaction_id=part.first, missing=part.last + 1 - part.first)
+                own = replace(found, transaction_id=part.first, missing=part.last + 1 - part.first)
+                found = without_held(own, self._next)
             yield found
             return
         if part.stop is not None and part.stop > opened.size:
             raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")
-        items = opened.scan(part.start_id, part.start, stop=part.stop, data=data, known=known, borrowed=borrowed)
+        items = opened.scan(
+            part.start_id, part.start, stop=part.stop, data=self._data, known=self._known, borrowed=self._borrowed
+        )
         torn = explained = False  # whether a torn tail, or damage up to the end, is the reason why the records end
         for item in items:
             if isinstance(item, RecordBatch):
@@ -473,7 +523,7 @@ class _RangeScan:
         if damage.cause is not DamageCause.TORN_TAIL:
             yield damage_finding(part.job, damage)
         elif part.stop is None:
-            yield tail_finding(part.job, damage)
+            self._tail = tail_finding(part.job, damage)
 
     def _within_range(self, damage: Damage) -> Damage:
         """Damage that begins before the range and reaches into it is reported from the range's first id on: a new query may start
@@ -486,15 +536,48 @@ class _RangeScan:
             self._next = max(self._next, first)
         return replace(damage, transaction_id=first)
 
-    def _end(self, torn: bool, explained: bool) -> Iterator[Finding]:
+    def _end(self, torn: bool, explained: bool) -> Iterator[Read]:
         """After the scan: check the last record, and the join with the next segment."""
         part, following = self._part, self._part.following
-        if part.ends_at is not None and not self._last.is_record(part.ends_at):
-            raise _changed(part, f"transaction {part.last} is another one, or is not there")
+        yield from self._held_in_front()
+        if self._tail is not None and (
+            following is not None or self._next <= part.last
+        ):  # else the next range tells it
+            yield without_held(self._tail, self._next)
+        self._check_end(f"transaction {part.last} is another one, or is not there")
         if following is not None and not torn and self._next != following:
             yield loss_finding(self._join_failure(following), part.job.where)
         elif self._next <= part.last and not explained and following is None:
             raise _changed(part, f"the records end with {self._next - 1}")
+
+    def _check_end(self, what: str) -> None:
+        part = self._part
+        if part.ends_at is not None and not self._last.is_record(part.ends_at):
+            raise _changed(part, what)
+
+    def _held_in_front(self) -> Iterator[Read]:
+        """What segments in front of this one hold of the range behind its last record, and findings between these records."""
+        part = self._part
+        while part.others and self._next <= part.last:
+            number = max(self._next, part.first)
+            found = self._reach(part.job).holder(begun(part.segment, part.segment), number)
+            if found is None:
+                return
+            job, stop = found
+            last = min(part.last, stop - 1)
+            own = replace(
+                part, segment=job.first, first=number, last=last, start=HEADER_SIZE, start_id=job.first, stop=None,
+                following=None, ends_at=None, others=False,
+            )  # fmt: skip
+            with open_segment(own.job) as opened:
+                scan = _RangeScan(
+                    from_proven(own, opened), opened, self._reach, self._data, self._known, self._borrowed
+                )
+                for item in scan.run():
+                    yield HeldInFront(job.first, item) if isinstance(item, RecordBatch) else item
+            if scan._last.transaction_id > self._last.transaction_id:
+                self._last = scan._last
+            self._next = last + 1
 
     def _join_failure(self, following: int) -> Gap | Overlap:
         """The gap or overlap between this segment, read up to `_next` - 1, and the next one, which begins at `following`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from waltzctl.engine.findings import Finding, Where, loss_finding
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.view import PartitionView
-from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, DirectoryGone, Loss, count
+from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, DirectoryGone, Loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,7 @@ class Promised:
     def lost(self, first: int, stop: int, where: Where) -> LostRange:
         """The row for the lost ids from `first` to `stop` - 1."""
         loss = self._loss(first, stop)
-        beyond = count(loss.ids) - (stop - first)
-        return LostRange(loss_finding(loss, where, elsewhere=max(0, beyond)))
+        return LostRange(loss_finding(loss, where, elsewhere=[(stop, max(stop, loss.ids[-1][1]))]))
 
     def _loss(self, first: int, stop: int) -> Loss:
         proven, segments = self.proven, self.view.data_segments

@@ -5,7 +5,8 @@ of the last index and a scan of the bytes after the record there: none, or those
 only where it has no usable index.
 
 A segment *owns* the ids from the one in its name to the last before the next segment's.  Every id has one owner, and so each
-finding belongs to one batch.  A segment without records that stands inside the one in front of it owns nothing.
+finding belongs to one batch.  A segment without records that stands inside the one in front of it owns nothing.  Ids behind the
+last record of one with records are its own as well, and are read from a segment in front of it that goes further.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from pathlib import PurePath
 
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -55,6 +56,8 @@ class SegmentRange:
     """Whether the ids are before those of the partition's first segment (`segment`), so that there is nothing to read."""
     ends_at: Anchor | None = None
     """The record that must be the last one; None: not checked."""
+    others: bool = False
+    """Whether a segment in front of it may go beyond its beginning, and so hold ids behind its last record."""
     cluster_key: uuid.UUID | None = None
     local_low_water_mark: int | None = None
     storage: PurePath | None = None
@@ -115,12 +118,16 @@ class PartitionPlaces:
     Every call raises FilesChangedError when a listed file is gone, and DiskReadError.
     """
 
-    def __init__(self, view: PartitionView) -> None:
+    def __init__(self, view: PartitionView, before: PartitionPlaces | None = None) -> None:
+        """`before`: those of an earlier listing, of which the ends of unchanged segments are known."""
         assert view.partition is not None
         self.partition: int = view.partition
         self._directory = view.path
         self._listed: Sequence[SegmentView] = view.data_segments
-        self._ends: dict[int, int] = {}  # what `_end_of` found
+        self._ends: dict[SegmentView, int] = {}  # what `_end_of` found
+        if before is not None and before._ends:
+            known = set(self._listed)
+            self._ends.update((one, end) for one, end in before._ends.items() if one in known)
 
     def _owns(self, place: int) -> bool:
         """Whether a segment owns ids: none does that is empty and stands inside the one in front of it that has records.
@@ -134,7 +141,7 @@ class PartitionPlaces:
         number, one = self._listed[place].first_transaction_id, self._listed[before]
         if place == len(self._listed) - 1 and one.first_transaction_id + one.entries == number:
             return True
-        return self._end_of(one.first_transaction_id) < number
+        return self._end_of(one) < number
 
     @cached_property
     def _in_front(self) -> Sequence[int | None]:
@@ -156,12 +163,44 @@ class PartitionPlaces:
             bound = bound if _is_empty(one) else one.first_transaction_id - 1
         return found[::-1]
 
-    def _end_of(self, first: int) -> int:
+    def _end_of(self, one: SegmentView) -> int:
         """The id of a segment's last intact record; -1 without any."""
-        if first not in self._ends:
-            found = self._in_segment(first, None, BEGINNING)
-            self._ends[first] = -1 if found is None else found.transaction_id
-        return self._ends[first]
+        if one not in self._ends:
+            found = self._in_segment(one.first_transaction_id, None, BEGINNING)
+            self._ends[one] = -1 if found is None else found.transaction_id
+        return self._ends[one]
+
+    @cached_property
+    def _most(self) -> Sequence[int]:
+        """Of each segment the id after the last one that it may hold, by its size, if that is behind the next one's name; else 0.
+
+        The next one is the next that is not empty.  0 also where the index leads exactly to its name: then nothing is
+        opened to find out.
+        """
+        found: list[int] = []
+        for one, bound in zip(self._listed, self._bounds, strict=True):
+            first, size = one.first_transaction_id, HEADER_SIZE if one.data is None else one.data.size
+            most = first + (size - HEADER_SIZE) // RECORD_OVERHEAD
+            led = one.index is not None and bound is not None and first + one.entries == bound + 1
+            found.append(0 if bound is None or led or most <= bound + 1 else most)
+        return found
+
+    @cached_property
+    def _most_in_front(self) -> Sequence[int]:
+        """Of each segment the highest `_most` of those in front of it."""
+        return [0, *accumulate(self._most, max)]
+
+    def _held_in_front(self, place: int, number: int, bound: int | None) -> Anchor | None:
+        """The record with the highest id above `number` and up to `bound` of the segments in front of one; None without any."""
+        found: Anchor | None = None
+        while place and self._most_in_front[place] > number + 1:
+            place -= 1
+            one = self._listed[place]
+            if self._most[place] > number + 1 and self._end_of(one) > number:
+                seen = self._in_segment(one.first_transaction_id, bound, BEGINNING)
+                if seen is not None and seen.transaction_id > (number if found is None else found.transaction_id):
+                    found = seen
+        return found
 
     @property
     def first(self) -> int | None:
@@ -193,6 +232,9 @@ class PartitionPlaces:
             if bound is not None and first > bound:
                 continue
             found = self._in_segment(first, bound, known)
+            last = first - 1 if found is None else found.transaction_id
+            if bound is None or last < bound:
+                found = self._held_in_front(place, last, bound) or found
             if found is not None:
                 return found
         return None
@@ -250,7 +292,12 @@ class PartitionPlaces:
             if bound is not None and bound < low:
                 continue
             last = high if bound is None else min(bound, high)
-            stop = end.end if end.segment == first else None
+            stop, others = None, self._most_in_front[place] > max(low, first)
+            ends_here = last == high and end.segment == first
+            if ends_here:
+                stop = end.end
+            elif others and bound is None and segment.data is not None:
+                stop = segment.data.size  # the last record is in front of it: its own end may be being written
             whole = replace(
                 template,
                 segment=first,
@@ -260,7 +307,8 @@ class PartitionPlaces:
                 start_id=first,
                 stop=stop,
                 following=None if bound is None or last < bound or stop is not None else bound + 1,
-                ends_at=end if end.segment == first else None,
+                ends_at=end if ends_here or (others and last == high) else None,
+                others=others,
             )
             yield from self._split(whole, start)
 
@@ -274,8 +322,7 @@ class PartitionPlaces:
         else:
             with open_segment(whole.job) as opened:
                 stop = opened.size if whole.stop is None else whole.stop
-                if place is None and (found := _proven(opened, whole.first)) is not None and found.offset is not None:
-                    whole = replace(whole, start=found.offset, start_id=found.transaction_id)
+                whole = from_proven(whole, opened) if place is None else whole
                 begin, ids = RecordPlace(whole.start, whole.start_id), (whole.first, whole.last + 1)
                 parts = cut(opened.data, opened.reader, begin, ids, stop, -(-(stop - whole.start) // SPLIT_BYTES))
         for part, behind in zip_longest(parts, parts[1:]):
@@ -292,8 +339,16 @@ class PartitionPlaces:
 
 
 def _is_empty(one: SegmentView) -> bool:
-    """Whether a data file has a header and no record."""
-    return one.data is not None and one.data.size == HEADER_SIZE
+    """Whether a data file has no record, with a header or without."""
+    return one.data is not None and one.data.size <= HEADER_SIZE
+
+
+def from_proven(whole: SegmentRange, opened: SegmentCheck) -> SegmentRange:
+    """A range whose scan begins at the nearest record up to its first id that the index proves, if it proves one."""
+    found = _proven(opened, whole.first)
+    if found is None or found.offset is None:
+        return whole
+    return replace(whole, start=found.offset, start_id=found.transaction_id)
 
 
 def _proven(opened: SegmentCheck, bound: int | None) -> Anchor | None:

@@ -117,11 +117,11 @@ class _Partition:
         reach: SegmentReach | None = None
         before: _Segment | None = None
         for segment in self.segments:
-            yield from segment.headers
+            yield from map(self.run.without_held, segment.headers)
             if before is not None:
                 reach = reach or SegmentReach(segment.task.job, ReadLimits())
                 yield from _joint_findings(before, segment, reach)
-            yield from segment.findings
+            yield from map(self.run.without_held, segment.findings)
             before = segment
         yield from losses_behind(self.run, _ALL_IDS)
 

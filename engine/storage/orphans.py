@@ -43,6 +43,11 @@ def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool
         return False
 
 
+def lists_others(segment: SegmentView, holders: Iterable[SegmentView]) -> bool:
+    """Whether the index of a data file without a header lists records that are not in the data files of `holders`."""
+    return segment.entries > 0 and not stand_elsewhere(segment, holders)
+
+
 def listed_in(orphan: SegmentView, holders: Iterable[tuple[int, ByteSource]]) -> bool:
     """`stand_elsewhere` for the bytes of data files, each with its first id, that need not be on the disk yet.
 

@@ -30,11 +30,11 @@ import numpy as np
 
 from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Finding, SegmentFiles, Tail, Where, damage_finding, tail_finding
+from waltzctl.engine.findings import Finding, SegmentFiles, Tail, Where, damage_finding, tail_finding, told_of_end
 from waltzctl.engine.findings.headers import index_header_short, index_missing, strange_finding
 from waltzctl.engine.log.assess import Stretch, begun, held_by
 from waltzctl.engine.log.bad_data import bad_data
-from waltzctl.engine.log.header_judgement import Expected, begins_whole, judge_headers
+from waltzctl.engine.log.header_judgement import Expected, beginning_behind, judge_headers
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.log.view import SegmentView, read_segment_header
@@ -51,7 +51,6 @@ from waltzctl.formats.segment import (
     RECORD_OVERHEAD,
     encode_offsets,
     entry_position,
-    segment_name,
 )
 
 CHECKPOINTS_TRIED = 4
@@ -158,6 +157,7 @@ class _Examination:
         self.order_end: Damage | None = None
         self.open_end = False
         self.first = view.first_transaction_id
+        self.expected = Expected(self.first, place.partition, place.cluster_key)
         self.size = data.size()
         self.index_size = index.size() if index is not None else 0
         self.comparison = None if index is None else IndexComparison(IndexReader(index, self.first))
@@ -248,7 +248,8 @@ class _Examination:
                 self.torn = part
                 comparison, torn_id = self.comparison, part.transaction_id
                 listed = 0 if comparison is None else comparison.explained_by_tail(part, self.size, torn_id)
-                self.tail = replace(self.tail, listed=listed, begun=self._next_begins_with(torn_id))
+                begins = beginning_behind(torn_id, self.view.data_path.parent, self.next_first, self.expected)
+                self.tail = replace(self.tail, listed=listed, begun=begins.whole, header=begins.header)
                 self.findings.append(tail_finding(part, self.tail, self.files))
                 if self._may_be_cut(part):
                     cut_at = part.offset
@@ -258,13 +259,6 @@ class _Examination:
                 trusted = False
                 self._note_damage(part)
         return self._state(tuple(runs), trusted=trusted, cut_at=cut_at, scanned_from=(start_id, start))
-
-    def _next_begins_with(self, transaction_id: int) -> bool:
-        """Whether the next segment has a transaction, if its name says that it begins with it."""
-        if self.next_first != transaction_id:
-            return True
-        expected = Expected(transaction_id, self.place.partition, self.place.cluster_key)
-        return begins_whole(self.view.data_path.parent / segment_name(transaction_id), expected)
 
     def _may_be_cut(self, torn: Damage) -> bool:
         """Whether a torn tail is the rest of a write that was never acknowledged, so that it may be cut off.
@@ -346,6 +340,7 @@ class _Examination:
                 listed,
                 excess is not None,
                 self.torn is not None,
+                told=told_of_end(self.findings),
             ),
             excess,
         )

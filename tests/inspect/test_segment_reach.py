@@ -82,6 +82,22 @@ def test_nothing_is_read_where_two_join_and_of_the_others_each_that_may_hold_it_
     assert read == [10], "the one of 0 to 9 has no room for 22"
 
 
+@pytest.mark.parametrize(("number", "held"), [(19, (10, 26)), (25, (10, 26)), (26, None)])
+def test_the_nearest_one_that_goes_further_holds_an_id(
+    storage: Path, number: int, held: tuple[int, int] | None
+) -> None:
+    write_segment(storage / "0", RECORDS[15:18])
+    found = reach(storage).holder(stretch(20, 22), number)
+    assert (found and (found[0].first, found[1])) == held
+
+
+def test_one_that_was_renamed_holds_nothing_for_who_goes_by_names(storage: Path) -> None:
+    for path in (seg, idx):
+        path(storage, 0, 10).rename(path(storage, 0, 15))
+    assert reach(storage).in_front(stretch(20, 22), 25) == 26
+    assert reach(storage).holder(stretch(20, 22), 25) is None
+
+
 @pytest.mark.parametrize("name", [3, 15])
 def test_segments_stand_where_their_first_records_say(storage: Path, name: int) -> None:
     for path in (seg, idx):

@@ -22,6 +22,7 @@ from waltzctl.engine.log.assess import (
     joints,
     losses,
     reach,
+    reached_in_front,
 )
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.losses import BelowMark, BelowProof, DataGone, Gap, Ids, Overlap
@@ -190,6 +191,18 @@ def test_which_ids_another_finding_counts(
 ) -> None:
     """All in front of the last data file, but what is missing behind an end that is not known; and what is at the end."""
     assert counted_elsewhere(stretches, last, missing) == counted
+
+
+@pytest.mark.parametrize(("told", "counted"), [(0, [(0, 10)]), (1, [(0, 10), (19, 20)]), (3, [(0, 10), (17, 20)])])
+def test_what_the_finding_about_the_last_end_counts_is_counted(told: int, counted: list[Ids]) -> None:
+    assert counted_elsewhere([replace(WHOLE, told=4), replace(behind(), told=told)], 10, []) == counted
+
+
+def test_how_far_those_in_front_of_each_segment_reach() -> None:
+    torn = Stretch(12, 12, None, 14, torn=True)
+    row = [Stretch(0, 0, 13, 12), torn, Stretch(5, 13, 14, 13), behind(20)]
+    assert reached_in_front(row) == {0: 0, 12: 13, 5: 14, 20: 14}
+    assert reached_in_front([]) == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ from tests.inspect.helpers import age
 from tests.repair.scenes import Scene, actions, flip, make_scene, recover, same_bytes, undecided
 from tests.repair.trees import snapshot
 from waltzctl.engine.errors import StalePlanError
+from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage.directory import open_storage
 
 FIELDS = {"version": 3, "key": 15, "partition": 31, "first": 39}
 
@@ -31,6 +34,38 @@ def test_one_damaged_field_is_restored(scene: Scene, field: str, first: int) -> 
     assert actions(repair) == ["write-segment-header"]
     assert result.exit_status_name == "clean"
     assert same_bytes(scene)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("same", [True, False])
+def test_a_torn_tail_in_front_of_a_damaged_header_waits_for_it(scene: Scene, field: str, *, same: bool) -> None:
+    """It named a replica, although recover cuts it once the header is right, as the next record stands behind that, intact."""
+    flip(scene.seg(50), FIELDS[field], 4)
+    with scene.seg(0).open("ab") as data:
+        data.write(scene.records[50 if same else 70].encode()[:30])
+    tail, header = (one for one in verify([age(scene.root)]) if isinstance(one, Finding))
+    assert (tail.code, tail.severity, tail.missing) == (Code.TORN_TAIL, Severity.DAMAGE, 0)
+    assert (tail.remedy, tail.waits_for) == (header.remedy, header.code)
+    assert tail.remedy == f"waltzctl recover {scene.root} --partition 0"
+    with open_storage(scene.root) as storage:
+        assert tail in storage.partition(0).findings
+        assert storage.partition(0).quarantined
+    repair, result = recover(scene)
+    assert sorted(actions(repair)) == ["cut-torn-tail", "write-segment-header"]
+    assert result.exit_status_name == "clean"
+    assert same_bytes(scene)
+
+
+@pytest.mark.parametrize("place", [0, 36])
+def test_a_torn_tail_in_front_of_a_damaged_header_and_record_needs_a_replica(scene: Scene, place: int) -> None:
+    """All that is left of the record may be in the tail."""
+    flip(scene.seg(50), FIELDS["key"], 4)
+    scene.flip(50, place)
+    with scene.seg(0).open("ab") as data:
+        data.write(scene.records[50].encode()[:30])
+    tail = next(one for one in verify([age(scene.root)]) if isinstance(one, Finding) and one.segment == 0)
+    assert (tail.severity, tail.waits_for) == (Severity.DAMAGE, None)
+    assert tail.remedy == f"waltzctl recover {scene.root} --partition 0 --from REPLICA"
 
 
 @pytest.mark.parametrize("field", ["version", "first"])

@@ -65,9 +65,9 @@ def test_a_loss_is_told_by_what_proves_it(
 ) -> None:
     monkeypatch.setattr(stream_losses, "evidence", lambda view, local: proven if local == mark else None)
     promised = Promised(PartitionView(0, DIRECTORY, SEGMENTS), there, mark, 7)
-    elsewhere = sum(high - low for low, high in expected.ids) - (lost[1] - lost[0])
+    beyond = [(lost[1], max(lost[1], high)) for _, high in expected.ids]
     part = promised.lost(*lost, WHERE)
-    assert part.finding == loss_finding(expected, WHERE, elsewhere=max(0, elsewhere))
+    assert part.finding == loss_finding(expected, WHERE, elsewhere=beyond)
     assert part.bytes == 0
 
 

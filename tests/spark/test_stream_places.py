@@ -425,6 +425,32 @@ def test_of_a_segment_with_many_empty_ones_inside_the_end_is_looked_for_once(sto
     assert opened.count(10) == 2, "for its end, and for its ranges"
 
 
+def test_what_is_behind_the_end_of_an_inner_segment_is_asked_of_the_one_in_which_it_stands(
+    storage: Path, opened: list[int]
+) -> None:
+    """12 and 13 stand in a segment of their own as well; how far the longer one goes is found out once."""
+    write_segment(storage / "0", RECORDS[7:9])
+    now = places(storage)
+    found = [now.at_or_before(number) for number in (11, 12, 13, 14, 19)]
+    assert [one and (one.transaction_id, one.segment) for one in found] == [
+        (11, 10), (12, 12), (13, 12), (14, 10), (19, 10),
+    ]  # fmt: skip
+    assert now.record_now(anchor(16)) == anchor(16)
+    several = list(now.ranges(anchor(10), anchor(16), template(storage)))
+    assert [(one.segment, one.first, one.last, one.others, one.ends_at) for one in several] == [
+        (10, 11, 11, False, None),
+        (12, 12, 16, True, anchor(16)),
+    ]
+    opened.clear()
+    again = PartitionPlaces(view_partition(storage / "0", 0), now)
+    assert again.at_or_before(16) == anchor(16)
+    assert opened == [12, 10], "no file has changed"
+    assert again.at_or_before(None) == anchor(34)
+    assert opened == [12, 10, 20], "the others are not long enough for more"
+    patch(seg(storage, 0, 10), at(16), bytes(8))
+    assert places(storage).at_or_before(16) == anchor(15)
+
+
 def test_an_empty_segment_owns_what_is_behind_the_records_of_those_in_front(storage: Path, opened: list[int]) -> None:
     """Between two that stand inside, and at the end."""
     cut(seg(storage, 0, 10), at(16))

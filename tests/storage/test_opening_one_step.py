@@ -31,7 +31,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.inspect.verify import verify
-from waltzctl.engine.log.header_judgement import Expected, begins_whole
+from waltzctl.engine.log.header_judgement import Beginning, Expected, beginning_of
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.scan.byte_source import FileSource
@@ -154,7 +154,7 @@ def test_the_next_segment_is_not_searched_for_its_first_record(tmp_path: Path, m
         return got
 
     monkeypatch.setattr(FileSource, "read_into", counted)
-    assert not begins_whole(target, Expected(10, 0, key))
+    assert beginning_of(target, Expected(10, 0, key)) == Beginning(False)
     assert read < 2 << 20
 
 
