@@ -19,7 +19,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import side_by_side
@@ -299,13 +299,36 @@ def backups(stage: Stage) -> None:
 
 CLUSTER_RECORDS = 2_000
 """Transactions that a client appends to the cluster while a node and a server are killed."""
+CLUSTER_LOCKED = 150
+"""Transactions that each of two clients appends under one lock meanwhile."""
 
 
 def cluster(stage: Stage) -> None:
-    """Metadata, three nodes, two log servers, clients; a node and a server are killed."""
-    title("10. A cluster: three nodes, two servers, clients; a node and a server are killed")
-    stage.environment["WALTZCTL_METADATA"] = str(stage.root / "cluster.meta")
-    stage.run("create-cluster c-1 c-2 c-3 --partitions 2 --metadata cluster.meta --name demo")
+    """Metadata, three nodes, two log servers, clients, a Spark stream; a node and a server are killed."""
+    title("10. A cluster: three nodes, two servers, clients, a stream; a node and a server are killed")
+    with _metadata(stage) as metadata:
+        stage.environment["WALTZCTL_METADATA"] = metadata
+        _cluster(stage, metadata)
+        del stage.environment["WALTZCTL_METADATA"]
+
+
+@contextlib.contextmanager
+def _metadata(stage: Stage) -> Iterator[str]:
+    """Where the cluster's metadata is: in ZooKeeper, whose jars come with PySpark; without them in one file."""
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pytest") is None:
+        tell("The metadata is in one file: ZooKeeper comes with PySpark, which is not installed.")
+        yield str(stage.root / "cluster.meta")
+        return
+    from tests.zookeeper import running
+
+    with running(stage.root / "zookeeper") as server:
+        tell(f"ZooKeeper, of the jars that PySpark has, answers at {server.connect_string}.")
+        yield f"zk://{server.connect_string}/demo"
+
+
+def _cluster(stage: Stage, metadata: str) -> None:
+    """The scene `cluster`, with its metadata there."""
+    stage.run(f"create-cluster c-1 c-2 c-3 --partitions 2 --metadata {metadata} --name demo")
     names = ("c-1", "c-2", "c-3")
     free = reserved_ports(2 * len(names))  # a node that was killed is found again where it was
     ports = dict(zip(names, zip(free[::2], free[1::2], strict=True), strict=True))
@@ -322,10 +345,13 @@ def cluster(stage: Stage) -> None:
         stage.run("cluster show")
         tell("""Two clients append under one lock, each what it must get if nobody was faster; another one appends line after
              line. In the middle of it a storage node is killed, and then a server.""")
+        streamed = None
+        if importlib.util.find_spec("pyspark") is not None:
+            streamed = running.enter_context(stage.streaming(metadata))
         lines = b"".join(b"order %d\n" % number for number in range(CLUSTER_RECORDS))
         (stage.root / "orders").write_bytes(lines)
         validating = running.enter_context(
-            stage.beside("log validate --plaintext --partition 0 --clients 2 --transactions 150")
+            stage.beside(f"log validate --plaintext --partition 0 --clients 2 --transactions {CLUSTER_LOCKED}")
         )
         appending = running.enter_context(
             stage.beside("log append --plaintext --partition 1 --progress-ids -q --in-flight 16", "orders")
@@ -350,10 +376,19 @@ def cluster(stage: Stage) -> None:
             found == lines.decode().split("\n")[:-1],
             f"all {len(found):,} acknowledged transactions are there, in order",
         )
+        if streamed is not None:
+            rows = streamed()
+            require(
+                [(number, line) for partition, number, line in rows if partition == 1] == [*enumerate(found)],
+                "the stream wrote each of them once, through both deaths",
+            )
+            require(
+                [number for partition, number, _ in rows if partition == 0] == [*range(2 * CLUSTER_LOCKED)],
+                "and each transaction of the two clients once",
+            )
         stage.run("cluster top --plaintext --once")
-    stage.run("compare c-1 c-2 c-3", None)
+    stage.run("compare c-1 c-2 c-3")
     stage.run("verify c-1 c-2 c-3")
-    del stage.environment["WALTZCTL_METADATA"]
 
 
 def _settle(stage: Stage) -> None:

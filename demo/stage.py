@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -55,6 +55,27 @@ except PeerError as error:
     print(error, file=sys.stderr)
 """
 """A client of a node's data port, one transaction at a time: it prints the number of each as soon as it is acknowledged."""
+
+
+STREAM = """
+import json, sys
+from pathlib import Path
+from waltzctl import spark_session
+
+where, place = sys.argv[1], Path(sys.argv[2])
+spark = spark_session("local[1]", {"spark.ui.enabled": "false"})
+log = spark.readStream.format("waltz").option("metadata", where).option("plaintext", "true").option("data", "true").load()
+rows = log.selectExpr("partition", "transaction_id", "cast(data as string) as line", "finding")
+writing = rows.writeStream.format("parquet").option("path", str(place / "rows"))
+query = writing.option("checkpointLocation", str(place / "checkpoint")).trigger(processingTime="1 second").start()
+query.processAllAvailable()
+print("reading", flush=True)
+sys.stdin.readline()
+query.processAllAvailable()
+query.stop()
+json.dump(sorted(map(list, spark.read.schema(rows.schema).parquet(str(place / "rows")).collect())), sys.stdout)
+"""
+"""A Spark stream over a cluster: it reads along until it is sent a line, and prints the rows that it wrote."""
 
 
 class UnexpectedError(Exception):
@@ -257,6 +278,36 @@ class Stage:
         )  # fmt: skip
         with _ended(process):
             yield process
+
+    @contextlib.contextmanager
+    def streaming(self, metadata: str) -> Iterator[Callable[[], list[tuple[int, int, str]]]]:
+        """A Spark stream over a cluster, which has begun to read, until the end of the block.
+
+        What it gives ends the stream, and returns the rows that it wrote: partition, transaction and line.
+        """
+        print(f'\n  {colour(BOLD, "$ python stream.py &")}   (spark.readStream.format("waltz"), written as Parquet)')
+        with (self.root / "stream.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", STREAM, metadata, str(self.root / "stream")],
+                cwd=self.root, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+
+        def rows() -> list[tuple[int, int, str]]:
+            said, _ = process.communicate(b"\n", timeout=120)
+            if process.returncode:
+                raise UnexpectedError(f"the stream ended with {process.returncode}:\n{self._end_of(log.name)}")
+            found = json.loads(said)
+            require(all(finding is None for *_, finding in found), "the stream misses nothing")
+            return [(partition, transaction, line) for partition, transaction, line, _ in found]
+
+        with _ended(process):
+            assert process.stdout is not None
+            if process.stdout.readline() != b"reading\n":
+                raise UnexpectedError(f"the stream did not begin:\n{self._end_of(log.name)}")
+            yield rows
+
+    def _end_of(self, log: str) -> str:
+        return "\n".join(Path(log).read_text(errors="replace").splitlines()[-40:])
 
     def findings(self, directory: str, expected: int) -> list[dict[str, object]]:
         """What verify finds, as a script would read it."""

@@ -76,6 +76,7 @@ _ANSWERS: tuple[tuple[Any, Any], ...] = (
     (admin.LastSessionInfoRequest, admin.LastSessionInfoResponse),
     (admin.MetricsRequest, admin.MetricsResponse),
     (admin.AssignedPartitionStatusRequest, admin.AssignedPartitionStatusResponse),
+    (admin.RecordPlaceRequest, admin.RecordPlaceResponse),
 )
 ANSWERS: dict[Any, Any] = dict(_ANSWERS)
 """Which response means success; every request may be answered by a failure instead."""

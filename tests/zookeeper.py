@@ -115,9 +115,9 @@ def new_root() -> str:
 
 
 @contextlib.contextmanager
-def running(directory: Path) -> Iterator[ZooKeeperServer]:
-    """One server, alone."""
-    server = ZooKeeperServer(directory, reserved_ports(1)[0])
+def running(directory: Path, more: Sequence[str] = ()) -> Iterator[ZooKeeperServer]:
+    """One server, alone; `more`: lines of its configuration."""
+    server = ZooKeeperServer(directory, reserved_ports(1)[0], more)
     try:
         server.wait()
         yield server

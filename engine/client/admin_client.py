@@ -1,6 +1,7 @@
 """The client of a storage node's admin port (magic A, codec versions 0 and 1).
 
-A released node speaks version 0, which has one switch for reads and writes; ours speaks version 1 as well, which has two.
+A released node speaks version 0, which has one switch for reads and writes; ours speaks version 1 as well, which has two, and
+tells where a record is on disk.
 Admin requests need no session and are subject to none of the data port's checks.
 
 Sources: release 0.13.2; the two switches: design document *Storage protocol*.
@@ -105,6 +106,18 @@ class AdminClient(NodeClient[wire.AdminMessage]):
                 str(self.address), f"{len(answer.records)} records in the answer, {max_count} were asked for"
             )
         return answer.records
+
+    async def place_of(self, partition: int, transaction_id: int) -> tuple[int, int] | None:
+        """The first transaction of a record's segment, and the record's byte offset there.
+
+        None if there is no such record, and from a node with version 0 of the protocol, which cannot tell.
+        """
+        if self._connection.version < 1:
+            return None
+        request = wire.RecordPlaceRequest(self._sequence(), partition, transaction_id)
+        answer = await self._call(request, wire.RecordPlaceResponse, f"place of a record of partition {partition}")
+        self._check_partition(partition, answer.partition)
+        return (answer.segment, answer.offset) if min(answer.segment, answer.offset) >= 0 else None
 
     async def session_info(self, partition: int) -> SessionInfo:
         """The persisted session and its marks."""

@@ -8,7 +8,8 @@ A failed request leaves the connection open.  The release closes it without an a
 or a partition that is unassigned twice; here the peer gets a failure, and none of the request's partitions is changed (weakness
 S9).
 
-Source of the protocol: release 0.13.2; version 1 has the requests of the design documents for reading and writing.
+Source of the protocol: release 0.13.2; version 1 has the requests of the design documents for reading and
+writing, and one of ours for the place of a record.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from waltzctl.formats.wire.admin import (
     PartitionReadRequest,
     PartitionWriteRequest,
     RecordListRequest,
+    RecordPlaceRequest,
+    RecordPlaceResponse,
     SuccessResponse,
     decode,
     encode,
@@ -62,7 +65,7 @@ _THREADS = 4
 _CLOSING_SECONDS = 10.0
 _RESPONSES = frozenset(
     kind.TYPE for kind in (SuccessResponse, FailureResponse, LastSessionInfoResponse, MetricsResponse)
-) | {8, AssignedPartitionStatusResponse.TYPE}
+) | {8, AssignedPartitionStatusResponse.TYPE, RecordPlaceResponse.TYPE}
 
 
 class AdminPort(Port):
@@ -137,6 +140,9 @@ class AdminPort(Port):
             case AssignedPartitionStatusRequest():
                 statuses = tuple(hosted.assigned_status())
                 return encode(AssignedPartitionStatusResponse(message.sequence, statuses), version)
+            case RecordPlaceRequest(partition=partition, transaction_id=transaction_id):
+                segment, offset = hosted.place_of(partition, transaction_id) or (-1, -1)
+                return encode(RecordPlaceResponse(message.sequence, partition, segment, offset), version)
             case _:
                 raise AssertionError(f"{type(message).__name__} is no request")
         return encode(SuccessResponse(message.sequence), version)

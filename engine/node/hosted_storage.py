@@ -227,6 +227,13 @@ class HostedStorage:
         limit = self.options.max_list_bytes if max_bytes is None else min(max_bytes, self.options.max_list_bytes)
         return found.read_wire(first, max(count, 0), limit)
 
+    def place_of(self, partition: int, transaction_id: int) -> tuple[int, int] | None:
+        """The first transaction of a record's segment, and the record's byte offset there; None if there is no such record.
+
+        Reads as `read_wire`.  Raises NotAssignedError, CorruptRecordError, DiskReadError.
+        """
+        return self._service_of(partition).partition.place_of(transaction_id)
+
     def assigned_status(self) -> list[tuple[int, bool]]:
         """Each assigned partition, ascending, and whether it is also available."""
         return [(service.number, service.access.availability.available) for service in self.services]

@@ -564,6 +564,10 @@ class Partition:
         """As `read_headers`, in the form that a list of record headers has on the wire."""
         return self._log.read_wire(first, count, None, headers=True)
 
+    def place_of(self, transaction_id: int) -> tuple[int, int] | None:
+        """The segment and byte offset of a record; see `PartitionLog.place_of`."""
+        return self._log.place_of(transaction_id)
+
     def answer_lists(self, answers: ListAnswers, requests: Requests) -> None:
         """Answer requests for few records as long as none has to wait for the disk; see `PartitionLog.answer_lists`."""
         self._log.answer_lists(answers, requests)

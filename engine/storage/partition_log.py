@@ -141,6 +141,26 @@ class PartitionLog:
         with self._reader(last) as reader:
             return last, reader.end_of(last, after)
 
+    def place_of(self, transaction_id: int) -> tuple[int, int] | None:
+        """Where a record is: the first transaction of its segment, and its byte offset; None when there is no such record (yet).
+
+        Raises CorruptRecordError for one that is damaged or was lost, DiskReadError.
+        """
+        while True:
+            truncations = self._truncations
+            extent = self._extent_of(transaction_id)
+            if extent is None:
+                return None
+            try:
+                with self._reader(extent) as reader:
+                    return extent.first_transaction_id, reader.begin_of(extent, transaction_id)
+            except CorruptRecordError:
+                if self._truncations == truncations:
+                    raise
+                # as in `_records`: a truncation overtook the reader
+            except _OvertakenError:
+                continue
+
     def close(self) -> None:
         """Close all files, those in use when their readers are done."""
         with self._lock:

@@ -188,6 +188,10 @@ class SegmentReader:
         """
         return self._view(extent, transaction_id, data_must_agree=False).end
 
+    def begin_of(self, extent: SegmentExtent, transaction_id: int) -> int:
+        """Byte offset where a record begins; verified as for `end_of`.  Raises CorruptRecordError, DiskReadError."""
+        return self._view(extent, transaction_id, data_must_agree=False).offset
+
     def read_from(self, extent: SegmentExtent, transaction_id: int) -> Iterator[Record]:
         """Records from `transaction_id` to the end of its run, read ahead.
 

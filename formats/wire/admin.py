@@ -2,9 +2,11 @@
 
 Every body begins with type and sequence number.  Version 0 is the release's.  Version 1 is ours, from the design documents: it
 has their Partition Read Request and Partition Write Request (one partition and a toggle each) in place of version 0's
-PartitionAvailableRequest, as types 4 and 5; all else is as in version 0.  A released client offers version 0 only.
+PartitionAvailableRequest, as types 4 and 5, and besides types 15 and 16, which tell where a record is on disk.  All else is as in
+version 0.  A released client offers version 0 only.
 
-Sources: design document *Storage protocol* (types 4 and 5 of version 1); everything else: release 0.13.2.
+Sources: design document *Storage protocol* (types 4 and 5 of version 1); types 15 and 16 are ours; everything else:
+release 0.13.2.
 """
 
 from __future__ import annotations
@@ -209,6 +211,27 @@ class AssignedPartitionStatusResponse(_AdminMessage):
     statuses: tuple[tuple[int, bool], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RecordPlaceRequest(_AdminMessage):
+    """Asks where a record is in the node's files (version 1 only)."""
+
+    TYPE: ClassVar[int] = 15
+    FIELDS: ClassVar[Any] = Struct("partition" / Int32sb, "transaction_id" / Int64sb)
+    partition: int
+    transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlaceResponse(_AdminMessage):
+    """The record's segment, by the first transaction in its name, and its byte offset there; both -1: there is no such record."""
+
+    TYPE: ClassVar[int] = 16
+    FIELDS: ClassVar[Any] = Struct("partition" / Int32sb, "segment" / Int64sb, "offset" / Int64sb)
+    partition: int
+    segment: int
+    offset: int
+
+
 AdminRequest = (
     OpenRequest
     | PartitionAvailableRequest
@@ -219,6 +242,7 @@ AdminRequest = (
     | LastSessionInfoRequest
     | MetricsRequest
     | AssignedPartitionStatusRequest
+    | RecordPlaceRequest
 )
 AdminResponse = (
     SuccessResponse
@@ -227,10 +251,11 @@ AdminResponse = (
     | LastSessionInfoResponse
     | MetricsResponse
     | AssignedPartitionStatusResponse
+    | RecordPlaceResponse
 )
 AdminMessage = AdminRequest | AdminResponse
 REQUEST_TYPES = frozenset(kind.TYPE for kind in get_args(AdminRequest))
-"""Types that a client sends, in any version (type 5 in version 1 only)."""
+"""Types that a client sends, in any version (types 5 and 15 in version 1 only)."""
 
 
 # ---- codecs ------------------------------------------------------------------------------------------------------------
@@ -259,7 +284,7 @@ def _codec(version: int, without: tuple[type[Message], ...]) -> MessageCodec:
 
 
 CODECS: tuple[MessageCodec, ...] = (
-    _codec(0, without=(PartitionReadRequest, PartitionWriteRequest)),
+    _codec(0, without=(PartitionReadRequest, PartitionWriteRequest, RecordPlaceRequest, RecordPlaceResponse)),
     _codec(1, without=(PartitionAvailableRequest,)),
 )
 """By version."""

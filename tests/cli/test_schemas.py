@@ -325,7 +325,7 @@ def test_plain_columns_stand_still_whatever_is_in_them(tmp_path: Path) -> None:
 def test_plain_columns_stand_still_where_nobody_knows_who_appended() -> None:
     known = SimpleNamespace(
         partition=0, transaction_id=5, request_id=RequestId(7, 1, 0, 42), header=3, committed=True, high_water_mark=9,
-        server_id=1, session_id=2, replicas=(),
+        server_id=1, session_id=2, replicas=(), accepted_by=1, written_in=2,
     )  # fmt: skip
     unknown = SimpleNamespace(**{**vars(known), "request_id": None})
     ((_, columns),) = plain.rows("log-trace", LOG_TRACE.shown(known))

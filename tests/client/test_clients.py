@@ -30,6 +30,7 @@ from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.tls import client_context
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.storage.creation import create_cluster
+from waltzctl.formats.segment import HEADER_SIZE
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
@@ -215,6 +216,8 @@ def test_every_call_of_the_admin_port(tmp_path: Path, loop: str) -> None:
             assert [(one.transaction_id, one.data) for one in read] == [
                 (one.transaction_id, one.data) for one in made[1:4]
             ]
+            places = [await client.place_of(0, number) for number in (-1, 0, 1, 5)]
+            assert places == [None, (0, HEADER_SIZE), (0, HEADER_SIZE + made[0].size), None]
             assert await client.session_info(0) == SessionInfo(3, 2, 2)
             assert '"waltz-storage.partition-0.max-transaction-id"' in await client.metrics()
             await client.unassign([1, 2], delete_files=True)

@@ -138,6 +138,17 @@ def test_what_a_released_node_serves_without_looking_is_looked_at() -> None:
     run(work())
 
 
+def test_a_released_node_is_not_asked_where_a_record_is() -> None:
+    async def work() -> None:
+        async with (
+            scripted(ReleasedAdmin(records(0, 3))) as address,
+            await AdminClient.connect(address.host, address.port, ssl_context=None) as client,
+        ):
+            assert await client.place_of(0, 1) is None
+
+    run(work())
+
+
 @pytest.mark.parametrize(("mark", "code"), [(49, Code.ACKNOWLEDGED_MISSING), (10, Code.RECORD_ORDER)])
 def test_a_record_that_is_missing_is_named(mark: int, code: Code) -> None:
     async def work() -> None:

@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 
 from tests import warm_start
-from tests.cli.running import Answer, command_line, environment, on_full_disk
+from tests.cli.running import Answer, command_line, environment, invoke, on_full_disk
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import wait_until
-from waltzctl.engine.cluster.tracing import ReplicaTrace, _trace_of
+from waltzctl.engine.cluster.tracing import ReplicaAnswer, ReplicaTrace, accepted_by, trace_of, written_in
 from waltzctl.engine.errors import PeerError, RemoteError, WaltzError
+from waltzctl.engine.metadata.cluster_state import ServerState
+from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 from waltzctl.formats.wire.failure import FailureCode
+from waltzctl.formats.wire.records import SessionInfo, WireRecord
+from waltzctl.formats.znodes import AssignedPartition
 
 
 def mark(made: ClusterOfProcesses, partition: int) -> int:
@@ -200,6 +204,16 @@ def test_a_transaction_is_followed_to_its_replicas(made: ClusterOfProcesses) -> 
     assert (found["transaction_id"], found["committed"], found["high_water_mark"]) == (last, True, last)
     assert [one["state"] for one in found["replicas"]] == ["equal"] * 3
     assert {one["data_checksum"] for one in found["replicas"]} == {f"{zlib.crc32(b'b'):08x}"}
+    (server,) = (one for one in made.state()["servers"] if 2 in [held["partition"] for held in one["partitions"]])
+    assert found["accepted_by"] == found["server_id"] == server["server_id"]
+    assert found["written_in"] == found["session_id"]
+    for number in (1, 2, 3):
+        dumped = invoke(
+            *("dump", made.directory(number), "--partition", 2, "--from", last, "--to", last, "--format", "ndjson")
+        )
+        (one,) = dumped.only("record")
+        place = (one["segment"], one["offset"])
+        assert place in [(replica["segment"], replica["offset"]) for replica in found["replicas"]]
     number = ":".join(str(found["request_id"][key]) for key in ("client", "generation", "partition", "sequence"))
     (again,) = made.log("trace", "--request-id", number, "--from", last - 1, "--format", "ndjson").objects
     assert again == found
@@ -244,9 +258,46 @@ def test_a_replica_whose_record_is_damaged_is_told_by_a_trace(made: ClusterOfPro
 def test_a_node_that_gives_no_record_out_says_whether_it_is_damaged(code: FailureCode) -> None:
     damaged = code in {"corrupt-record", "damaged", "data-checksum"}
     answer = RemoteError("n", "text", code=code.value)
-    assert _trace_of("n", answer, None) == ReplicaTrace("n", "damaged" if damaged else "unknown", None, str(answer))
+    assert trace_of("n", ReplicaAnswer(answer), None) == ReplicaTrace(
+        "n", "damaged" if damaged else "unknown", None, str(answer)
+    )
 
 
 @pytest.mark.parametrize("answer", [RemoteError("n", "text"), PeerError("n", "gone")], ids=["no code", "no answer"])
 def test_of_a_node_that_says_nothing_of_the_record_it_is_unknown(answer: WaltzError) -> None:
-    assert _trace_of("n", answer, None) == ReplicaTrace("n", "unknown", None, str(answer))
+    assert trace_of("n", ReplicaAnswer(answer), None) == ReplicaTrace("n", "unknown", None, str(answer))
+
+
+OWNER = ServerState(4, "s:1", (), (AssignedPartition(2, 7), AssignedPartition(3, 8)))
+
+
+@pytest.mark.parametrize(
+    ("partition", "generation", "server"), [(2, 7, 4), (2, 6, None), (2, 8, None), (3, 8, 4), (1, 7, None)]
+)
+def test_who_accepted_a_request_is_known_while_the_partition_stays(
+    partition: int, generation: int, server: int | None
+) -> None:
+    assert accepted_by(OWNER, RequestId(1, generation, partition, 5)) == server
+
+
+@pytest.mark.parametrize(
+    ("holders", "session"),
+    [
+        ([(9, 19)], 9),
+        ([(9, 20)], None),  # it is what the session began with
+        ([(8, 10)], None),
+        ([], None),
+        ([(8, 10), (9, 19)], 9),
+        ([(9, 19), (9, 20)], None),
+    ],
+)
+def test_which_session_wrote_a_record_is_known_behind_the_mark_it_began_with(
+    holders: list[tuple[int, int]], session: int | None
+) -> None:
+    """Transaction 20 in session 9, asked of replicas in these sessions and with these low-water marks."""
+    record = WireRecord.make(20, RequestId(1, 7, 2, 5), 0, b"data")
+    answers = [ReplicaAnswer(record, None, SessionInfo(number, mark, mark)) for number, mark in holders]
+    for silent in (ReplicaAnswer(None), ReplicaAnswer(PeerError("n", "gone")), ReplicaAnswer(record)):
+        assert written_in(9, record, [*answers, silent]) == session
+    other = WireRecord.make(20, RequestId(1, 7, 2, 6), 0, b"data")
+    assert written_in(9, other, answers) is None, "no replica in the session holds it"

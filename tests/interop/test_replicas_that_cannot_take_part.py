@@ -25,6 +25,7 @@ from tests.interop.processes import HOST, PATIENCE, wait_until
 from tests.interop.released import needs_released
 from tests.interop.replicas import expect_equal_replicas, wait_until_equal
 from tests.interop.traffic import Traffic, expect_nothing_lost_or_doubled
+from tests.small_disks import fill, memory_disk, mounted, run_tool
 
 pytestmark = needs_released
 
@@ -164,30 +165,6 @@ def test_old_damage_is_read_from_another_replica(make_cluster: MakeCluster) -> N
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
-def _run(*command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-
-
-@contextlib.contextmanager
-def mounted(place: Path, *options: object) -> Iterator[None]:
-    """A file system in its place, if this machine lets us."""
-    done = _run("mount", *options, place)
-    if done.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        _run("umount", "--lazy", place)
-
-
-@contextlib.contextmanager
-def memory_disk(place: Path, size: str) -> Iterator[None]:
-    """A small file system in memory."""
-    place.mkdir(exist_ok=True)
-    with mounted(place, "-t", "tmpfs", "-o", f"size={size}", "tmpfs"):
-        yield
-
-
 @contextlib.contextmanager
 def disk_without_room_behind_it(place: Path, behind: Path) -> Iterator[None]:
     """A file system on a device whose blocks get their memory when they are first written, from the one at `behind`.
@@ -198,23 +175,14 @@ def disk_without_room_behind_it(place: Path, behind: Path) -> Iterator[None]:
         image = behind / "image"
         image.touch()
         os.truncate(image, 256 << 20)
-        made = _run("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "nodiscard", image)
-        device = _run("losetup", "--find", "--show", image)
+        made = run_tool("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "nodiscard", image)
+        device = run_tool("losetup", "--find", "--show", image)
         if made.returncode or device.returncode:
             pytest.skip(f"no device can be made here: {(made.stderr + device.stderr).strip()}")
-        stack.callback(_run, "losetup", "--detach", device.stdout.strip())
+        stack.callback(run_tool, "losetup", "--detach", device.stdout.strip())
         with mounted(place, device.stdout.strip()):
             (place / "lost+found").rmdir()
             yield
-
-
-def fill(place: Path) -> Path:
-    """Leave not one block free."""
-    filler = place / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    return filler
 
 
 def test_a_full_disk(make_cluster: MakeCluster) -> None:

@@ -168,7 +168,7 @@ FINDINGS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/cluster/tracing.py",
-        "isinstance(answer, RemoteError) and answer.code in DAMAGED_RECORD",
+        "isinstance(record, RemoteError) and record.code in DAMAGED_RECORD",
         "False",
         ("tests/cluster/test_log_commands.py",),
         "a replica whose record is damaged counts as one that did not answer",

@@ -200,8 +200,9 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition_log.py",
-        "                if self._truncations == truncations:\n                    raise\n",
-        "                raise\n",
+        "                if self._truncations == truncations:\n                    raise\n"
+        "                # a truncation overtook",
+        "                raise\n                # a truncation overtook",
         ("tests/storage/test_partition.py::test_what_a_truncation_writes_over_beneath_a_reader_is_no_damage",),
         "a reader that is overtaken by a truncation is told that the log is damaged",
     ),

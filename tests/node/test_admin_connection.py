@@ -138,6 +138,15 @@ def test_version_1_switches_reading_and_writing_apart(peer: Peer, on: bool) -> N
         assert peer.port.hosted.asked.pop() == ("set_availability", [2], words)
 
 
+@pytest.mark.parametrize(("place", "told"), [((4, 128), (4, 128)), ((0, 128), (0, 128)), (None, (-1, -1))])
+def test_version_1_tells_where_a_record_is(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, place: tuple[int, int] | None, told: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(peer.port.hosted, "place_of", lambda *asked: asked == (2, 7) and place, raising=False)
+    answer = peer.port.execute(admin.RecordPlaceRequest(3, 2, 7), 1, 100)
+    assert answer == admin.encode(admin.RecordPlaceResponse(3, 2, *told), 1)
+
+
 @pytest.mark.parametrize(("count", "most"), [(5, 5), (1, 1), (0, 0), (-1, 0)])
 def test_a_list_of_records_is_as_long_as_there_is_room_for(peer: Peer, count: int, most: int) -> None:
     assert ask(peer, admin.RecordListRequest(3, 1, 40, count)) == admin.RecordListResponse(3, 1, ())

@@ -124,6 +124,17 @@ def test_records_and_session_past_permissions_and_queue(served: Serving) -> None
             answer = peer.ask(message)
             assert answer.sequence == 4
             assert answer.failure.message == f"java.lang.Exception: Partition:{message.partition} is not assigned."
+    with served.connect_admin(versions=(0, 1)) as peer:
+        for number, place in ((0, (0, 128)), (COUNT - 1, None), (COUNT, (-1, -1)), (-1, (-1, -1))):
+            answer = peer.ask(admin.RecordPlaceRequest(5, 0, number))
+            assert (answer.sequence, answer.partition) == (5, 0)
+            segment, offset = place or (answer.segment, answer.offset)
+            assert (answer.segment, answer.offset) == (segment, offset)
+            if place is None:
+                file = served.hosted.storage.path / "0" / f"{segment:019}.seg"
+                assert file.stat().st_size == offset + make_records(COUNT, size=50)[-1].size
+        answer = peer.ask(admin.RecordPlaceRequest(6, 2, 0))
+        assert answer.failure.message == "java.lang.Exception: Partition:2 is not assigned."
     service.resume()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable
@@ -11,7 +12,18 @@ import pytest
 
 from tests.builders import build_directory, make_records, segment_header
 from tests.repair.trees import recording
-from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, listed_at_once, opened, write_at
+from tests.storage.support import (
+    LAYOUTS,
+    SMALL,
+    built,
+    damage,
+    data_path,
+    index_path,
+    listed_at_once,
+    offset_of,
+    opened,
+    write_at,
+)
 from waltzctl.engine.errors import (
     CorruptRecordError,
     InvalidRequestError,
@@ -261,6 +273,41 @@ def test_room_for_whole_records_only(tmp_path: Path, room: int) -> None:
             assert storage.partition(0).read_wire(first, 9, room).count == wanted
             assert len(storage.partition(0).read_range(first, 9, room)) == wanted
         assert listed_at_once(storage.partition(0), -1, 1) is None
+
+
+def test_the_place_of_a_record_is_its_segment_and_the_byte_where_it_begins(tmp_path: Path) -> None:
+    """Also where no index tells it, or a wrong one; of a transaction that is not there (yet) there is none."""
+    records = make_records(6, size=30)
+    segments = [records[:4], records[4:]]
+    places = [(0, offset_of(segments[0], number)) for number in range(4)] + [(4, HEADER_SIZE), (4, HEADER_SIZE + 70)]
+    build_directory(tmp_path, {0: segments})
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert [partition.place_of(number) for number in range(-1, 8)] == [None, *places, None, None]
+        write_at(index_path(tmp_path), entry_position(2, 0), bytes(8))
+        assert partition.place_of(2) == places[2]
+        damage(data_path(tmp_path), offset_of(segments[0], 2) + 9)
+        with pytest.raises(CorruptRecordError, match="transaction 2"):
+            partition.place_of(2)
+        assert partition.place_of(3) == places[3]
+
+
+def test_the_place_of_a_record_that_was_lost_is_an_error_and_of_one_that_was_cut_meanwhile_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = of_segments(tmp_path)
+
+    def overtaken(*_: object) -> int:
+        log._truncations += 1
+        log._next_id = 3
+        raise CorruptRecordError("made up", [])
+
+    monkeypatch.setattr(segment_reader.SegmentReader, "begin_of", overtaken)
+    monkeypatch.setattr(log, "_reader", lambda _: contextlib.nullcontext(object.__new__(segment_reader.SegmentReader)))
+    assert log.place_of(5) is None
+    log = PartitionLog(tmp_path / "0", tmp_path, SMALL, log.segments[1:], 20, lost_below=20)
+    with pytest.raises(CorruptRecordError, match="it is missing"):
+        log.place_of(5)
 
 
 # --- what stands behind a gap, what is not waited for, what is begun -----------------------------------------------

@@ -15,6 +15,7 @@ from waltzctl.engine.columns.column_kinds import (
     HEX,
     INT32,
     INT64,
+    OFFSET,
     REQUEST_ID,
     SIZE,
     TEXT,
@@ -99,6 +100,10 @@ _REPLICA = Columns(
         ),
         Column("data_checksum", or_null(CHECKSUM), "CRC-32 of its data"),
         Column("problem", or_null(TEXT), "why the node gave no record out: it is damaged, or unknown"),
+        Column(
+            "segment", or_null(COUNT), "first transaction of the record's segment; null where the node does not tell"
+        ),
+        Column("offset", or_null(OFFSET), "where the record begins in the data file of that segment"),
     )
 )
 
@@ -115,5 +120,15 @@ LOG_TRACE = ObjectType(
         Column("server_id", or_null(INT32), "the server that has the partition now"),
         Column("session_id", INT64, "the partition's session now"),
         Column("replicas", listed(struct(_REPLICA)), "what each replica holds"),
+        Column(
+            "accepted_by",
+            or_null(INT32),
+            "the server that accepted it; null where another one has the partition by now",
+        ),
+        Column(
+            "written_in",
+            or_null(INT64),
+            "the session that wrote it: the present one; null: an earlier one, or unknown, as records do not name it",
+        ),
     ),
 )

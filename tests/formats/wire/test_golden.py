@@ -156,6 +156,16 @@ def test_read_and_write_requests_of_version_1_are_one_partition_and_a_toggle() -
     assert admin.decode(write[7:], version=1) == admin.PartitionWriteRequest(10, 3, on=True)
 
 
+def test_the_place_of_a_record_is_a_request_of_version_1() -> None:
+    """Ours; by hand."""
+    request = bytes.fromhex("41 0001 00000015 0f 0000000000000009 00000003 000000000000000b")
+    response = bytes.fromhex("41 0001 0000001d 10 0000000000000009 00000003 0000000000000004 0000000000000080")
+    assert admin.encode(admin.RecordPlaceRequest(9, 3, 11), version=1) == request
+    assert admin.encode(admin.RecordPlaceResponse(9, 3, 4, 128), version=1) == response
+    assert admin.decode(request[7:], version=1) == admin.RecordPlaceRequest(9, 3, 11)
+    assert admin.decode(response[7:], version=1) == admin.RecordPlaceResponse(9, 3, 4, 128)
+
+
 @needs_golden
 @pytest.mark.parametrize("recorded", FRAMES, ids=lambda r: f"{r.line}-{r.direction}-{r.name}")
 def test_every_recorded_frame_is_read_to_its_fields_and_written_to_its_bytes(recorded: RecordedFrame) -> None:

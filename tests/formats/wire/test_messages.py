@@ -228,6 +228,12 @@ def test_a_field_that_does_not_fit_is_not_written(message: Any) -> None:
 
 def test_a_version_has_only_its_own_messages() -> None:
     read, write = admin.PartitionReadRequest(1, 3, on=True), admin.PartitionWriteRequest(1, 3, on=True)
+    place, placed = admin.RecordPlaceRequest(1, 3, 9), admin.RecordPlaceResponse(1, 3, 0, 128)
+    for message in (place, placed):
+        with pytest.raises(ValueError, match="does not exist in version 0"):
+            admin.encode(message, 0)
+        with pytest.raises(ValueError, match=f"message type {message.TYPE} is unknown in version 0"):
+            admin.decode(admin.encode(message, 1)[7:], 0)
     for message, version in ((read, 0), (write, 0), (admin.PartitionAvailableRequest(1, (3,), available=True), 1)):
         with pytest.raises(ValueError, match=f"does not exist in version {version}"):
             admin.encode(message, version)
@@ -237,7 +243,7 @@ def test_a_version_has_only_its_own_messages() -> None:
 
 def test_which_types_are_requests() -> None:
     assert {1, 2, 4, 5, 6, 9, 11, 13, 15, 17} == storage.REQUEST_TYPES
-    assert {3, 4, 5, 6, 7, 9, 11, 13} == admin.REQUEST_TYPES
+    assert {3, 4, 5, 6, 7, 9, 11, 13, 15} == admin.REQUEST_TYPES
 
 
 def test_a_schema_whose_members_are_not_the_fields_of_its_class_is_a_mistake() -> None:

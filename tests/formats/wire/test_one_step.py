@@ -93,7 +93,15 @@ def test_the_numbers_of_the_protocols() -> None:
         "AssignedPartitionStatusRequest": 13,
         "AssignedPartitionStatusResponse": 14,
     }
-    own = ({"PartitionAvailableRequest": 4}, {"PartitionReadRequest": 4, "PartitionWriteRequest": 5})
+    own = (
+        {"PartitionAvailableRequest": 4},
+        {
+            "PartitionReadRequest": 4,
+            "PartitionWriteRequest": 5,
+            "RecordPlaceRequest": 15,
+            "RecordPlaceResponse": 16,
+        },
+    )
     for codec, more in zip(admin.CODECS, own, strict=True):
         assert {kind.__name__: kind.TYPE for kind in codec.by_type.values()} == both | more
 

@@ -28,8 +28,10 @@ MANUAL = Manual(
         (
             "Shows whether a transaction is committed, who appended it, which server has its partition, and what each"
             " replica holds under its id: the same as the majority, something else, damaged, or nothing (4 if one is"
-            " damaged or different). A transaction that is given by its request id is searched from the id of --from"
-            " on."
+            " damaged or different); and in which segment, at which byte, unless the node is a released one. The server"
+            " that accepted it is known while the partition has not moved since, the session that wrote it while that"
+            " session lasts: records name neither. A transaction that is given by its request id is searched from the"
+            " id of --from on."
         ),
     ),
     examples=(
