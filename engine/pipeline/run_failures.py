@@ -13,6 +13,10 @@ from waltzctl.engine.shell_words import shell_quote
 EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.*)$")
 """A line that reports progress, or a failure; the lines up to the next such line belong to it."""
 _OUR_ERROR = re.compile(r"waltzctl\.engine\.errors\.(\w+): (.+)")
+_LISTED = re.compile(r" {2}\S")
+"""An entry of a list in our own message."""
+_OF_STREAMS = re.compile(r"; what (?:was handed on may differ|gets their ids would) .* startingTransactions .*")
+"""The advice of `engine.spark.offsets` for a stream of one's own: a pipeline's table begins anew by a full refresh."""
 _NOTHING_TO_STREAM = "lastOffsetForTriggerAvailableNow"
 """Part of Iceberg's error (1.12) for a stream from an empty table."""
 _INCOMPATIBLE_TYPES = "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE"
@@ -30,15 +34,15 @@ def run_failure(project: Project, lines: list[str]) -> WaltzError:
     table = next(
         (found[1].replace("`", "").rpartition(".")[2] for line in lines if (found := _FAILED_FLOW.search(line))), None
     )
-    ours = next((found for line in lines if (found := _OUR_ERROR.search(line))), None)
+    ours = _our_error(lines)
     where = str(project.directory) if table is None else f"{project.directory}, table {table}"
     command = f"waltzctl pipeline run {shell_quote(str(project.directory))}"
     if ours is not None:
-        kind = getattr(errors, ours[1], WaltzError)
+        kind = getattr(errors, ours[0], WaltzError)
         status = getattr(kind, "status", "internal")
         again = f"; then {command} --full-refresh {table}" if table and status in ("refused", "mismatch") else ""
         return PipelineError(
-            f"{where}: {ours[2]}",
+            f"{where}: {_OF_STREAMS.sub('', ours[1])}",
             status=status,
             advice=f"mend what is named{again or ' and run it again: it goes on where it was'}",
         )
@@ -59,6 +63,14 @@ def run_failure(project: Project, lines: list[str]) -> WaltzError:
     return PipelineError(
         f"{where}: {text[:2000]}", status=ClusterError.status, advice="waltzctl pipeline run -v shows what Spark said"
     )
+
+
+def _our_error(lines: list[str]) -> tuple[str, str] | None:
+    """The type and the message of our first error in the output; the indented lines behind it, a list, belong to its message."""
+    for place, line in enumerate(lines):
+        if (found := _OUR_ERROR.search(line)) is not None:
+            return found[1], "\n".join((found[2], *takewhile(_LISTED.match, lines[place + 1 :])))
+    return None
 
 
 def _failure_lines(lines: list[str]) -> list[str]:

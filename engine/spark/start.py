@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """Environment variables with the interpreters that Spark starts for its workers, and for planning with a data source."""
+_OF_MASTERS = ("SPARK_REMOTE", "MASTER", "SPARK_API_MODE")
+"""Environment variables with which PySpark refuses another master, or makes a session of Spark Connect whatever the master is."""
 _CONNECT_TIMEOUT = 10.0
 """Seconds to wait for a master to accept a connection."""
 _QUIET_LOG = """rootLogger.level = error
@@ -61,21 +63,23 @@ def open_session(options: SparkOptions) -> Session:
     need_pyspark(", or --engine local")
     from pyspark.sql import SparkSession
 
-    _check_master(options.where)
+    where, connect = options.where, options.connect  # they may be the environment's
+    _check_master(where)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=temporary.SESSION)))
         temporary.claim(directory)
         try:
-            if options.connect:
-                builder: Any = SparkSession.builder.remote(options.where)
-            else:
+            if not connect:
                 prepare_java()
                 _prepare_environment(options, directory)
-                builder = SparkSession.builder.master(options.where)
-            for key, value in _settings(options, directory):
-                builder = builder.config(key, value)
-            with _quiet_start():
-                spark = builder.appName("waltzctl").getOrCreate()
+            settings = tuple(_settings(options, directory))
+            with _without(_OF_MASTERS):
+                named = SparkSession.builder
+                builder: Any = named.remote(where) if connect else named.master(where)
+                for key, value in settings:
+                    builder = builder.config(key, value)
+                with _quiet_start():
+                    spark = builder.appName("waltzctl").getOrCreate()
             stack.callback(_stop, spark)
             if options.local:
                 stack.callback(
@@ -157,6 +161,16 @@ def _settings(options: SparkOptions, directory: Path) -> Iterator[tuple[str, str
         yield "spark.driver.bindAddress", "127.0.0.1"
     yield "spark.sql.execution.arrow.maxRecordsPerBatch", "2147483647"  # 0, "no bound", makes Python data sources fail
     yield from given.items()
+
+
+@contextlib.contextmanager
+def _without(names: Collection[str]) -> Iterator[None]:
+    """Without these environment variables, until the block ends."""
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ |= kept
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from tests.cli.running import ROOT, invoke
 from tests.storage.support import unexaminable
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
+    DamageError,
     DirectoryLockedError,
     DiskReadError,
     DiskWriteError,
@@ -34,6 +35,7 @@ from waltzctl.engine.errors import (
     NotWaltzError,
     PipelineError,
     RefusedError,
+    WaltzError,
 )
 from waltzctl.engine.pipeline import run_recovery, running
 from waltzctl.engine.pipeline.bucket_files import bucket_file, keep_number
@@ -43,6 +45,7 @@ from waltzctl.engine.pipeline.project import FORMATS, TABLES, defaults_of, open_
 from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.engine.pipeline.run_failures import run_failure
 from waltzctl.engine.pipeline.running import RunOptions, check_tables
+from waltzctl.engine.spark.offsets import Anchor, history_changed, issued_again
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
 
 
@@ -951,6 +954,13 @@ def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
         f"{tmp_path / 'p'}, table records: /n, partition 0: it was truncated; compare",
     )
     assert f"pipeline run {tmp_path / 'p'} --full-refresh records" in str(error.advice)
+    lost = DamageError(
+        "failOnDataLoss: transactions are lost in 2 places\n  /n/0: segment-gap: one\n  /n/1: other", advice="mend it"
+    )
+    told = run_failure(
+        project, [*lines[:2], *f"waltzctl.engine.errors.DamageError: {lost}".splitlines(), "\tat org.x", "  y"]
+    )
+    assert (told.status, told.message) == ("damaged", f"{tmp_path / 'p'}, table records: {lost}")
     other = run_failure(project, lines[:2])
     assert (other.status, "STREAM_FAILED" in other.message) == ("io-error", True)
     assert run_failure(project, []).status == "io-error"
@@ -962,6 +972,24 @@ def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
     )
     assert "none of the transactions is known as committed yet" in str(empty)
     assert "low-water marks" in str(empty.advice)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        history_changed("/n", 0, Anchor(7), None, 5),
+        history_changed("/n", 0, Anchor(7), Anchor(7), None),
+        issued_again("/n", 0, Anchor(7), 5),
+    ],
+)
+def test_a_history_that_changed_has_the_remedy_of_a_pipeline_and_not_that_of_a_stream(
+    tmp_path: Path, error: WaltzError
+) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    lines = ["2026-01-01 00:00:00: Flow 'c.d.records' has FAILED.", f"waltzctl.engine.errors.StalePlanError: {error}"]
+    told = run_failure(open_project(tmp_path / "p"), lines)
+    assert (told.status, told.message) == ("refused", f"{tmp_path / 'p'}, table records: {error.message}")
+    assert str(told.advice).endswith("--full-refresh records")
 
 
 def test_an_error_names_the_cause_that_spark_tells_behind_the_query(tmp_path: Path) -> None:

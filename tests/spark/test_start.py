@@ -135,6 +135,27 @@ def test_paths_of_the_program_stay_behind_ours_and_what_is_set_is_left(
     assert builder.inherited["SPARK_LOCAL_IP"] == "10.0.0.1"
 
 
+@pytest.mark.parametrize("master", ["local[2]", "spark://h:1", "sc://h:1"])
+def test_a_master_that_was_named_counts_and_not_what_the_environment_says(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    """PySpark refuses a master beside another one there; for the mode it makes a session of Spark Connect, without a context."""
+    said = {"SPARK_REMOTE": "sc://other:1", "MASTER": "local[7]", "SPARK_API_MODE": "connect"}
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    seen: list[dict[str, str | None]] = []
+
+    def look(*_: str) -> Builder:
+        seen.append({name: os.environ.get(name) for name in said})
+        return builder
+
+    monkeypatch.setattr(SparkSession.builder, "remote" if master.startswith("sc:") else "master", look)
+    builder.starts = look
+    start.open_session(options(master)).__exit__(None, None, None)
+    assert seen == [dict.fromkeys(said)] * 2
+    assert {name: os.environ.get(name) for name in said} == said
+
+
 def test_without_pyspark_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(
