@@ -63,12 +63,16 @@ def special_kind(path: PurePath | str) -> str | None:
     """
     try:
         mode = os.stat(path).st_mode
-    except OSError:
+    except OSError as failed:
         try:
             mode = os.lstat(path).st_mode
         except OSError as error:
             return None if error.errno in NOTHING_THERE else f"an entry that cannot be examined ({error.strerror})"
-        return kind_of(mode) if stat.S_ISLNK(mode) else None
+        if not stat.S_ISLNK(mode):
+            return None
+        return (
+            kind_of(mode) if failed.errno in NOTHING_THERE else f"a link to what cannot be examined ({failed.strerror})"
+        )
     return None if stat.S_ISREG(mode) else kind_of(mode)
 
 

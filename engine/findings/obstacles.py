@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from waltzctl.engine.catalogue import Code, Severity
+from waltzctl.engine.catalogue import Code
 from waltzctl.engine.findings.finding import Finding
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.segment import SEGMENT_SUFFIX
@@ -82,11 +82,10 @@ class Obstacles:
 
     def note(self, finding: Finding) -> None:
         """Note a finding that may be an obstacle; it is told elsewhere."""
-        of_control = finding.partition is None and str(finding.path).endswith(CONTROL_FILE_NAME)
-        if of_control and finding.code in _OF_CONTROL_FILES:
+        path = str(finding.path)
+        if path.endswith(CONTROL_FILE_NAME) and finding.code in _OF_CONTROL_FILES:
             self._control = self._control or finding
-        of_data = finding.segment is not None and str(finding.path).endswith(SEGMENT_SUFFIX)
-        if of_data and finding.code in _OF_HEADERS and finding.severity is Severity.DAMAGE:
+        if path.endswith(SEGMENT_SUFFIX) and finding.code in _OF_HEADERS:
             self._headers.setdefault((finding.partition, finding.segment), finding)
 
     def _in_front_of(self, finding: Finding) -> Finding | None:
@@ -108,4 +107,4 @@ def _least(finding: Finding) -> int | None:
     """The first segment, by its name, whose header keeps a finding about several segments from being mended; None: of one."""
     if finding.code not in (Code.SEGMENT_OVERLAP, *_OF_ENDS):
         return None
-    return -1 if finding.segment is None or finding.code is Code.SEGMENT_OVERLAP else finding.segment
+    return 0 if finding.segment is None or finding.code is Code.SEGMENT_OVERLAP else finding.segment

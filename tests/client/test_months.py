@@ -15,7 +15,7 @@ from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
-from waltzctl.engine.client.reader_ids import REST, ReaderIdsOfProcess
+from waltzctl.engine.client.reader_ids import REST, ReaderIds, ReaderIdsOfProcess
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.request_id import RequestId
@@ -181,3 +181,23 @@ def test_a_forked_process_uses_no_client_id_of_its_parent() -> None:
     assert ids.of(*cluster).take(REST - 0.1) is None
     assert ids.of(*cluster).take(REST) == 7
     assert ids.of(*cluster).take(1e9) is None
+
+
+def test_each_client_id_rests_from_when_it_was_given_back_and_the_first_comes_first() -> None:
+    ids = ReaderIds()
+    assert ids.take(1e9) is None
+    for number, when in ((7, 100.0), (8, 104.0)):
+        ids.give_back(number, when)
+    taken = [ids.take(104.0 + REST - 4.1), ids.take(100.0 + REST), ids.take(104.0 + REST - 0.1), ids.take(104.0 + REST)]
+    assert taken == [None, 7, None, 8]
+    assert ids.take(1e9) is None
+
+
+def test_client_ids_are_of_one_cluster_at_one_place() -> None:
+    ids = ReaderIdsOfProcess()
+    ids.of("here", uuid.UUID(int=1)).give_back(7, 0.0)
+    assert [ids.of(*other).take(1e9) for other in (("there", uuid.UUID(int=1)), ("here", uuid.UUID(int=2)))] == [
+        None,
+        None,
+    ]
+    assert ids.of("here", uuid.UUID(int=1)).take(1e9) == 7

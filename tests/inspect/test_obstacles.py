@@ -78,10 +78,80 @@ def test_another_partition_waits_for_nothing(code: Code) -> None:
 def test_everything_waits_for_the_control_file(code: Code, remedy: str | None) -> None:
     obstacles = Obstacles()
     first = obstacles.behind(found(code, None, None))
-    assert first.remedy == remedy
+    assert (first.remedy, first.waits_for) == (remedy, None)
+    obstacles.note(found(Code.JOURNAL_PENDING if code is Code.SPECIAL_FILE else Code.SPECIAL_FILE, None, None))
     for one in (found(Code.RECORD_ORDER), found(Code.INDEX_SHORT, index=True)):
         behind = obstacles.behind(one)
-        assert (behind.remedy, behind.waits_for) == (remedy, code)
+        assert (behind.remedy, behind.waits_for) == (remedy, code), "of two the first"
+    for one in (found(Code.RESERVED_NOT_ZERO), found(Code.REPAIR_INTERRUPTED, None, None)):
+        assert obstacles.behind(one) == one, "nothing that this keeps from being done"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        found(Code.RESERVED_NOT_ZERO, None, None),
+        found(Code.CONTROL_FILE_EXTENDED, None, None),
+        found(Code.UNKNOWN_VERSION, None, None),
+        make_finding(Code.SPECIAL_FILE, STORAGE / "pipe", "", storage_directory=STORAGE),
+        found(Code.UNKNOWN_VERSION, index=True),
+    ],
+    ids=str,
+)
+def test_what_keeps_no_repair_from_a_place(one: Finding) -> None:
+    obstacles = Obstacles()
+    assert obstacles.behind(one) == one
+    for behind in (found(Code.RECORD_ORDER), found(Code.SEGMENT_OVERLAP), found(Code.ACKNOWLEDGED_MISSING, None)):
+        assert obstacles.behind(behind) == behind
+
+
+def test_of_several_headers_a_finding_waits_for_that_of_its_own_segment() -> None:
+    obstacles, of_index = Obstacles(), found(Code.UNKNOWN_VERSION, index=True)
+    for one in (found(Code.SEGMENT_KEY, 16), found(Code.UNKNOWN_VERSION, 8)):
+        assert obstacles.behind(one) == one
+    told = [obstacles.behind(found(Code.SEGMENT_OVERLAP, segment)).waits_for for segment in (0, 8, 16)]
+    assert told == [Code.SEGMENT_KEY, Code.UNKNOWN_VERSION, Code.SEGMENT_KEY]
+    assert obstacles.behind(of_index) == of_index, "the next step is the same for both"
+
+
+@pytest.mark.parametrize("header", [0, 8])
+@pytest.mark.parametrize("code", [Code.SEGMENT_OVERLAP, Code.ACKNOWLEDGED_MISSING])
+def test_of_a_lost_end_of_a_partition_without_segments_any_header_may_have_it(code: Code, header: int) -> None:
+    obstacles = Obstacles()
+    obstacles.note(found(Code.SEGMENT_KEY, header))
+    assert obstacles.behind(found(code, 16 if code is Code.SEGMENT_OVERLAP else None)).waits_for is Code.SEGMENT_KEY
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    """Each task of a Spark job has the obstacles of the storage directory, and notes those of its segments."""
+    first, one = Obstacles(), found(Code.RECORD_ORDER)
+    first.special(0)
+    first.note(found(Code.SEGMENT_KEY, 0))
+    copied = first.copy()
+    assert copied == first
+    copied.special(1)
+    copied.note(found(Code.SEGMENT_KEY))
+    assert first.behind(one).waits_for is Code.SPECIAL_FILE
+    assert copied.behind(one).waits_for is Code.SEGMENT_KEY
+    copied.note(found(Code.JOURNAL_PENDING, None, None))
+    assert first.copy() == first != copied.copy() == copied
+
+
+@pytest.mark.parametrize(
+    ("one", "least"),
+    [
+        (found(Code.SEGMENT_OVERLAP), 0),
+        (found(Code.DURABLE_MISSING), 8),
+        (found(Code.ACKNOWLEDGED_MISSING, None), 0),
+        (found(Code.SEGMENT_GAP), None),
+        (make_finding(Code.SEGMENT_OVERLAP, STORAGE / "0" / segment_name(8), "", partition=0, segment=8), None),
+    ],
+)
+def test_which_headers_may_keep_a_finding_from_being_mended(one: Finding, least: int | None) -> None:
+    obstacles = Obstacles()
+    assert obstacles.headers_from(one) == least
+    obstacles.note(found(Code.JOURNAL_PENDING, None, None))
+    assert obstacles.headers_from(one) is None, "that one is mended first"
 
 
 def test_beside_a_special_file_only_indexes_are_mended() -> None:

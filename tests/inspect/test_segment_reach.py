@@ -98,15 +98,90 @@ def test_one_that_was_renamed_holds_nothing_for_who_goes_by_names(storage: Path)
     assert reach(storage).holder(stretch(20, 22), 25) is None
 
 
-@pytest.mark.parametrize("name", [3, 15])
-def test_segments_stand_where_their_first_records_say(storage: Path, name: int) -> None:
+def test_of_several_that_hold_an_id_the_furthest_goes_on(storage: Path) -> None:
+    write_segment(storage / "0", RECORDS[15:22])
+    asked = reach(storage)
+    nearest, furthest = asked.holder(stretch(20, 21), 21), asked.furthest(stretch(20, 21), 21)
+    assert nearest is not None
+    assert furthest is not None
+    assert (nearest[0].first, nearest[1], furthest[0].first, furthest[1]) == (15, 22, 10, 26)
+    assert asked.furthest(stretch(20, 21), 26) is None
+
+
+@pytest.mark.parametrize(
+    ("here", "number", "told", "asked"),
+    [
+        (True, 36, 26, [10]),
+        (True, 37, 0, []),
+        (True, 17, 26, [10, 0]),
+        (True, 18, 26, [10]),
+        (False, 36, 26, [10]),
+        (False, 37, 0, []),
+        (False, 9, 26, [10, 0]),
+        (False, 10, 26, [10]),
+    ],
+)
+def test_who_has_no_room_for_an_id_is_not_read(
+    storage: Path,
+    read: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    here: bool,
+    number: int,
+    told: int,
+    asked: list[int],
+) -> None:
+    """One step to each side, by the size of the file, and behind a URL by the index."""
+    monkeypatch.setattr(segment_reach.places, "on_this_machine", lambda path: here)
+    assert reach(storage).in_front(stretch(20, 22), number) == told
+    assert read == asked
+
+
+def test_of_the_last_segment_all_others_are_in_front(storage: Path) -> None:
+    assert reach(storage).in_front(stretch(60, 70), 38) == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "number", "told", "asked"),
+    [(3, 20, 36, 26, [3]), (15, 30, 37, 30, [20, 15]), (15, 30, 38, 26, [15])],
+)
+def test_a_file_of_another_name_has_room_behind_its_first_record_and_behind_its_name(
+    storage: Path, read: list[int], name: int, first: int, number: int, told: int, asked: list[int]
+) -> None:
+    for path in (seg, idx):
+        path(storage, 0, 10).rename(path(storage, 0, name))
+    assert reach(storage).in_front(stretch(first, first + 2), number) == told
+    assert read == asked
+
+
+@pytest.mark.parametrize(("here", "headers"), [(True, 3), (False, 4), (False, 5)])
+@pytest.mark.parametrize("name", [3, 4, 15, 25])
+def test_segments_stand_where_their_first_records_say(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, name: int, *, here: bool, headers: int
+) -> None:
+    """4: its index leads to the next name, which tells nothing, for the name is wrong."""
+    monkeypatch.setattr(segment_reach.places, "on_this_machine", lambda path: here)
+    monkeypatch.setattr(segment_reach, "REMOTE_HEADERS", headers)
     for path in (seg, idx):
         path(storage, 0, 10).rename(path(storage, 0, name))
     assert reach(storage).between(stretch(20, 22), stretch(30, 40)) == Gap(26, 30, 30, 20)
     assert reach(storage).between(stretch(0, 8), stretch(10, 26)) == Gap(8, 10, 10, 0)
 
 
-def test_of_a_directory_that_is_gone_the_two_are_all_that_is_known(tmp_path: Path) -> None:
+def test_behind_a_url_names_tell_the_places_of_more_segments_than_headers_are_read(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_reach.places, "on_this_machine", lambda path: False)
+    monkeypatch.setattr(segment_reach, "REMOTE_HEADERS", 3)
+    monkeypatch.setattr(segment_reach, "begins_with", lambda job: pytest.fail("a request for each of them"))
+    assert reach(storage).between(stretch(20, 22), stretch(30, 40)) == Gap(26, 30, 30, 20)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_of_a_directory_that_is_gone_the_two_are_all_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, here: bool
+) -> None:
+    monkeypatch.setattr(segment_reach.places, "on_this_machine", lambda path: here)
     assert reach(tmp_path / "none").between(stretch(20, 22), stretch(30, 40)) == Gap(22, 30, 30, 20)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from tests.builders import build_directory
 from waltzctl.engine.errors import NotWaltzError
+from waltzctl.engine.log import partition_directories as partition_directories_module
+from waltzctl.engine.log.access import PlaceKind
 from waltzctl.engine.log.partition_directories import (
     entry_kinds,
     partition_directories,
@@ -56,10 +59,32 @@ def test_of_which_nothing_else_tells(tmp_path: Path, layout: Layout, session: in
     expected = {2} if session > 0 else {0, 2}
     assert {*told} == (expected if layout is Layout.DOCUMENTED else set())
     assert unmounted_errors(path, None, (0, 2)) == {}
+    assert all("mount what it leads to" in str(error) for error in told.values())
 
 
-def test_what_is_no_directory_has_no_entries(tmp_path: Path) -> None:
+def test_what_a_backup_lacks_is_out_of_reach_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build_directory(tmp_path / "s", {0: 5}, num_partitions=4, layout=Layout.DOCUMENTED, session=-1)
+    monkeypatch.setattr(partition_directories_module.places, "left_unread", lambda _: (4, 1))
+    told = unmounted_errors(path, view_storage(path).control, (3, 2))
+    assert [*told] == [1, 2, 3]
+    assert [error.path for error in told.values()] == [path / "1", path / "2", path / "3"]
+    assert ["the backup lacks it" in str(error) for error in told.values()] == [True, False, False]
+
+
+def test_what_is_no_directory_has_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "nowhere"):
-        with pytest.raises(NotWaltzError, match="director"):
-            entry_kinds(path)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for name, why in (
+        ("file", "not a directory"),
+        ("nowhere", "no such directory"),
+        ("circle", "a link that leads in a circle, no directory"),
+    ):
+        with pytest.raises(NotWaltzError, match=f"{name}: {why}$"):
+            entry_kinds(tmp_path / name)
+
+    def refused(_: Path) -> dict[str, PlaceKind | None]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(partition_directories_module.places, "kinds", refused)
+    with pytest.raises(NotWaltzError, match=r"no directory: Permission denied$"):
+        entry_kinds(tmp_path)

@@ -229,14 +229,21 @@ class TestNamed:
             (other, TargetKind.CONTROL, None, None),
         ):
             assert resolve(path) == Target(kind, path, where, number)
+        (storage / segment_name(0)).write_bytes(data.read_bytes())
+        assert resolve(storage) == Target(TargetKind.STORAGE, storage, storage, None), (
+            "whatever lies beside the control file"
+        )
 
-    def test_on_its_own(self, tmp_path: Path) -> None:
+    def test_on_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A partition's directory, or a file, outside of any storage directory."""
         alone = tmp_path / "copy"
         alone.mkdir()
         write_segment(alone, make_records(3))
         assert resolve(alone) == Target(TargetKind.PARTITION, alone, None, None)
         assert resolve(alone / segment_name(0)) == Target(TargetKind.SEGMENT, alone / segment_name(0), None, None)
+        monkeypatch.chdir(tmp_path.parent)
+        relative = Path(tmp_path.name, "copy")
+        assert resolve(relative) == Target(TargetKind.PARTITION, relative, None, None)
         odd = alone / "odd.seg"
         odd.write_bytes(b"")
         assert resolve(odd) == Target(TargetKind.SEGMENT, odd, None, None)
@@ -258,6 +265,20 @@ class TestNamed:
         (storage / "waltz-storage.ctl").unlink()
         assert resolve(storage) == Target(TargetKind.STORAGE, storage, storage, None)
         assert resolve(storage / "2") == Target(TargetKind.PARTITION, storage / "2", None, 2)
+
+    def test_without_its_control_file_and_with_a_partition_that_cannot_be_listed(
+        self, storage: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        listed = view.view_partition
+
+        def fails(path: Path, number: int) -> PartitionView:
+            if number == 0:
+                raise DiskReadError(path, None, OSError(5, "no"))
+            return listed(path, number)
+
+        (storage / "waltz-storage.ctl").unlink()
+        monkeypatch.setattr(view, "view_partition", fails)
+        assert resolve(storage).kind is TargetKind.STORAGE
 
     def test_what_is_nothing_of_waltz(self, storage: Path) -> None:
         (storage / "notes.txt").write_bytes(b"")

@@ -3533,11 +3533,107 @@ _NODE = (
     ),
 )
 
+_HEADERS_BEHIND = "known = next((one for one in others if one.segment is not None and one.segment >= least), None)"
+_WITH_ROOM = "while place and self._highest[place - 1] > number:  # one of those up to there may hold it"
+_FEED_WATCH = "engine/client/feed_watch.py"
+_ANSWER_LENGTH = "length = len(outcome.data) if isinstance(outcome, wire.TransactionData) else 0"
+_BEGIN_TASK = "def begin_task(self, work: Coroutine[Any, Any, None], *, parked: int = 0) -> asyncio.Task[None]:"
+_EXIT = "status = connection.recv(1)  # if the daemon was killed, the runner holds the other end until it ends"
+_NEWEST = (
+    *(
+        Equivalent(
+            "engine/inspect/segment_reach.py",
+            "SegmentReach.in_front",
+            _WITH_ROOM,
+            _WITH_ROOM.replace("self._highest[place - 1] > number", new),
+            "those in front that have no room for the number are not read, only looked at",
+        )
+        for new in ("True", "self._highest[place - 1] >= number")
+    ),
+    Equivalent(
+        "engine/findings/obstacles.py",
+        "Obstacles._in_front_of",
+        _HEADERS_BEHIND,
+        _HEADERS_BEHIND.replace("one.segment is not None", "True"),
+        "a finding about the header of a data file names its segment",
+    ),
+    *(
+        Equivalent(
+            _FEED_WATCH,
+            "FeedWatch.__init__",
+            "self._seen = -1",
+            new,
+            "it is set before it is looked at",
+        )
+        for new in ("self._seen = -0", "self._seen = -2")
+    ),
+    Equivalent(
+        _FEED_WATCH,
+        "FeedWatch.answered",
+        "self._answer = None",
+        "pass",
+        "a watchdog may be stopped twice",
+    ),
+    Equivalent(
+        _FEED_WATCH,
+        "FeedWatch._came",
+        "return True",
+        "return False",
+        "the watchdog that asks has been stopped: it does not bark, whatever it hears",
+    ),
+    *(
+        Equivalent(
+            "engine/server/data_requests.py",
+            "Asker.begin_task",
+            _BEGIN_TASK,
+            _BEGIN_TASK.replace("= 0", f"= {new}"),
+            "a protocol's default is its implementation's",
+        )
+        for new in ("1", "(-1)")
+    ),
+    *(
+        Equivalent("engine/spark/runner_daemon.py", "", "_LENGTH = 4", f"_LENGTH = {new}", "both sides have the same")
+        for new in (3, 5)
+    ),
+    Equivalent(
+        "engine/spark/runner_daemon.py",
+        "_handed_over",
+        _EXIT,
+        _EXIT.replace("(1)", "(2)"),
+        "it is one byte",
+    ),
+    Equivalent(
+        "engine/spark/runner_daemon.py",
+        "_handed_over",
+        "return status[0] if status else 1",
+        "return status[(-1)] if status else 1",
+        "it is one byte",
+    ),
+    *(
+        Equivalent(
+            "engine/server/data_requests.py",
+            "DataRequests._answer_read",
+            _ANSWER_LENGTH,
+            _ANSWER_LENGTH.removesuffix("0") + new,
+            "an answer counts as one byte at least",
+        )
+        for new in ("1", "(-1)")
+    ),
+    Equivalent(
+        _FEED_WATCH,
+        "FeedWatch.stop",
+        "self._round = None",
+        "pass",
+        "a timer may be cancelled twice",
+    ),
+)
+
 EQUIVALENT: tuple[Equivalent, ...] = (
     *_COMPARE,
     *_FORMATS,
     *_INSPECT,
     *_LOG,
+    *_NEWEST,
     *_NODE,
     *_REPAIR,
     *_SCAN,

@@ -38,8 +38,8 @@ FIFTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/durable/file_status.py",
-        "        return kind_of(mode) if stat.S_ISLNK(mode) else None\n",
-        "        return kind_of(mode) if not stat.S_ISLNK(mode) else None\n",
+        "        if not stat.S_ISLNK(mode):\n",
+        "        if stat.S_ISLNK(mode):\n",
         ("tests/durable/test_locks_and_names.py::test_what_is_no_regular_file_is_not_opened",),
         "a link that leads nowhere, to a disk that is not mounted for instance, counts as a free name",
     ),

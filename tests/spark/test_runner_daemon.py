@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -25,7 +26,8 @@ RUNNER = """
 import json, os, sys, time
 if __name__ == "__main__":
     names = sys.argv[0].rsplit("/", 1)[-1], __name__
-    print(json.dumps([os.getpid(), os.getppid(), os.getcwd(), os.environ.get("SECRET"), *names]), flush=True)
+    told = [os.getpid(), os.getppid(), os.getcwd(), os.environ.get("SECRET"), *names]
+    print(json.dumps(told), flush="WAIT" in os.environ)
     print("to stderr", file=sys.stderr)
     if "WAIT" in os.environ:
         time.sleep(600)
@@ -78,10 +80,11 @@ class Java:
         return write_launcher(self.place / "launcher")
 
     def begin(self, **environment: str) -> int:
-        """Start a runner; the process that Java knows."""
+        """Start a runner, in the directory ``PLACE`` or that of the test; the process that Java knows."""
         assert self.process.stdin is not None
+        place = environment.pop("PLACE", str(self.place))
         command = [str(self.launcher), "-m", STREAM_RUNNER]
-        self.process.stdin.write(json.dumps([command, environment, str(self.place)]) + "\n")
+        self.process.stdin.write(json.dumps([command, environment, place]) + "\n")
         self.process.stdin.flush()
         return int(self.line())
 
@@ -128,11 +131,13 @@ def test_the_first_is_the_runner_itself_and_the_next_are_forked(java: Java) -> N
         "to stderr\n",
         0,
     )
-    for secret in ("two", "three"):
-        known, told, err, status = java.run(SECRET=secret)
+    for place, secret in ((java.place, {"SECRET": "two"}), (java.place / "modules", {})):
+        known, told, err, status = java.run(PLACE=str(place), **secret)
         assert known not in told[:2]
-        assert told[1] != java.process.pid
-        assert told[2:] == [str(java.place), secret, "python_streaming_source_runner.py", "__main__"]
+        daemon = told[1]
+        assert isinstance(daemon, int)
+        assert os.getsid(daemon) == daemon, "what is sent to all processes of the session is not for it"
+        assert told[2:] == [str(place), secret.get("SECRET"), "python_streaming_source_runner.py", "__main__"]
         assert (err, status) == ("to stderr\n", 0)
     assert len(java.imported.read_text().splitlines()) == 1
 
@@ -208,6 +213,46 @@ def test_a_daemon_that_nobody_asks_ends(tmp_path: Path, monkeypatch: pytest.Monk
         daemon = runner_daemon._Daemon(listener, parent.fileno())
         daemon.serve()
         daemon._selector.close()
+
+
+@pytest.mark.parametrize("why", ["nothing is asked", "no outputs", "other modules", "no request", "no memory"])
+def test_of_a_request_that_cannot_be_met_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Whoever asked runs on its own."""
+    forks: list[str] = []
+
+    def fork() -> int:
+        forks.append(why)
+        raise OSError(errno.ENOMEM, "made up")
+
+    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setenv("PYTHONPATH", "/here")
+    monkeypatch.chdir(tmp_path)
+    environment = {"PYTHONPATH": "/other" if why == "other modules" else "/here"}
+    request = b"[" if why == "no request" else json.dumps([environment, "/"]).encode()
+    head = len(request).to_bytes(runner_daemon._LENGTH)
+    with (
+        socket.socket(socket.AF_UNIX) as listener,
+        open(os.pidfd_open(os.getppid())) as parent,
+        socket.socket(socket.AF_UNIX) as asks,
+    ):
+        listener.bind("s")
+        listener.listen()
+        daemon = runner_daemon._Daemon(listener, parent.fileno())
+        before = len(os.listdir("/proc/self/fd"))
+        asks.connect("s")
+        if why == "nothing is asked":
+            asks.shutdown(socket.SHUT_WR)
+        else:
+            socket.send_fds(asks, [head], [] if why == "no outputs" else [1, 2])
+            asks.sendall(request)
+        daemon._accept()
+        assert len(os.listdir("/proc/self/fd")) == before
+        asks.settimeout(10.0)
+        assert asks.recv(1) == b""
+        daemon._selector.close()
+    assert forks == ([why] if why == "no memory" else [])
 
 
 def test_where_no_socket_has_room_for_its_name_each_runs_on_its_own(tmp_path: Path) -> None:
