@@ -223,7 +223,7 @@ def queries(figures: Figures, place: Path, scale: int, repeat: int) -> None:
             figures.add(f"select partition, count(*), {name}", rate, shown)
 
         def filtered() -> int:
-            frame = spark.read.format("waltz").schema("partition int").load(str(storage))
+            frame = spark.read.format("waltz").option("pushdown", "true").schema("partition int").load(str(storage))
             return int(frame.where("partition = 1").count())
 
         assert 0 < filtered() < total

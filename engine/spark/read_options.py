@@ -30,7 +30,7 @@ KNOWN = {
     "minTransactionId": "only records from this id on",
     "maxTransactionId": "only records up to this id",
     "splitSize": "bytes for one task, for instance 128MiB",
-    "pushdown": "auto, true or false: whether filters are looked at in planning",
+    "pushdown": "true: filters of a query leave files out, and each use needs a load() of its own; auto: as Spark's setting",
     OPTION: "true: a read of records that are lost fails, and names them; false: each loss is a row",
     f"{STORAGE_PREFIX}NAME": "option NAME of the fsspec file system that reads the URL",
 }
@@ -43,7 +43,11 @@ METADATA = "metadata"
 class ReadOptions:
     """The options of a batch read.  `first`, `last`: transaction ids, both inclusive; None: no bound.
 
-    `pushdown` None: as Spark's setting.  `columns` None: all columns of the view, except those only on request.
+    `columns` None: all columns of the view, except those only on request.  `pushdown` None: as Spark's setting.
+
+    Without being asked for, no filter is pushed.  Spark (4.1 to 4.3) keeps one plan for each loaded table, that of the filters
+    pushed last, and reads by it wherever the same table is used without a filter, or beside itself with another one: rows would
+    be missing without a word.
     """
 
     paths: tuple[PurePath, ...]
@@ -54,7 +58,7 @@ class ReadOptions:
     first: int | None = None
     last: int | None = None
     split_size: int = SPLIT_SIZE
-    pushdown: bool | None = None
+    pushdown: bool | None = False
     fail_on_loss: bool = False
 
 
@@ -65,7 +69,7 @@ def view_options(options: Mapping[str, str]) -> tuple[str, tuple[str, ...] | Non
         raise InvalidRequestError(f"option view: there is no view {view!r}", advice=f"it is one of {', '.join(VIEWS)}")
     text = options.get("columns")
     columns = None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
-    return view, columns, bool(_truth(options, "data"))
+    return view, columns, _truth(options, "data")
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -82,7 +86,8 @@ def values(options: Mapping[str, str]) -> ReadOptions:
         raise InvalidRequestError(
             f"option {OPTION}: view {view} shows what is wrong; only reading records can fail by it"
         )
-    pushdown = None if options.get("pushdown", "auto").strip().lower() == "auto" else _truth(options, "pushdown")
+    as_spark = options.get("pushdown", "").strip().lower() == "auto"
+    pushdown = None if as_spark else _truth(options, "pushdown")
     return ReadOptions(
         paths=(),
         view=view,
@@ -162,10 +167,8 @@ def _value(text: str) -> Any:
     return text
 
 
-def _truth(options: Mapping[str, str], name: str) -> bool | None:
-    text = options.get(name)
-    if text is None:
-        return None
+def _truth(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false")
     if text.strip().lower() not in ("true", "false"):
         raise InvalidRequestError(f"option {name} is true or false, not {text!r}")
     return text.strip().lower() == "true"

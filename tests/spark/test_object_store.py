@@ -109,7 +109,9 @@ def test_a_filter_on_the_partition_asks_for_no_object_of_another(
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         store.gets.clear()
-        everything = spark.read.format("waltz").options(**store.options).schema("partition int").load(url)
+        everything = (
+            spark.read.format("waltz").options(**store.options, pushdown="true").schema("partition int").load(url)
+        )
         assert everything.where("partition = 0").count() == 3000
         assert asked_for() == {"0"}
     finally:

@@ -277,7 +277,7 @@ def test_what_is_made_for_a_query_follows_from_its_options(storage: Path, tmp_pa
     assert source(data="true", path=str(storage)).schema() == spark_schema(RECORD_COLUMNS)
     assert source(view="index", path=str(storage)).schema() == spark_schema(VIEWS["index"])
     schema = spark_schema(pick("records", ["partition"]))
-    made = source(path=str(storage), pushdown="false").reader(schema)
+    made = source(path=str(storage)).reader(schema)
     assert type(made) is WaltzReader
     assert len(made.partitions()) == 1
     assert list(made.read(InputPartition(None))) == []
