@@ -15,7 +15,7 @@ from waltzctl.engine.cluster import quorum_recovery
 from waltzctl.engine.cluster.quorum_recovery import plan_recovery, recover
 from waltzctl.engine.cluster.replica_removal import unassign
 from waltzctl.engine.metadata import cluster_state
-from waltzctl.engine.metadata.cluster_changes import PLAN_ONLY
+from waltzctl.engine.metadata.cluster_steps import PLAN_ONLY
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.pipeline.project_creation import replicas_of

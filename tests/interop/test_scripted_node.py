@@ -170,7 +170,8 @@ def test_every_request_type_of_version_0_is_among_them() -> None:
     """What the test above proves is only as wide as this."""
     made = {(step.admin, step.request[7]) for step in recorded_steps() if not step.opens and len(step.request) > 7}
     assert {number for to_admin, number in made if not to_admin} == storage.REQUEST_TYPES
-    assert {number for to_admin, number in made if to_admin} == admin.REQUEST_TYPES - {admin.PartitionWriteRequest.TYPE}
+    of_version_1 = {admin.PartitionWriteRequest.TYPE, admin.RecordPlaceRequest.TYPE}
+    assert {number for to_admin, number in made if to_admin} == admin.REQUEST_TYPES - of_version_1
 
 
 @needs_golden
