@@ -448,7 +448,10 @@ def _changed(part: SegmentRange, what: str) -> StalePlanError:
 
 
 class _RangeScan:
-    """One scan of a range.  `_next`: the id that is expected next; `_last`: the last record; `_tail`: the torn tail's finding."""
+    """One scan of a range.  `_next`: the id that is expected next; `_last`: the last record; `_tail`: the torn tail's finding.
+
+    `_in_front`: whether a segment in front of it was read for its ids.
+    """
 
     def __init__(
         self,
@@ -466,6 +469,7 @@ class _RangeScan:
         self._next = part.start_id
         self._last: Anchor = BEGINNING
         self._tail: Finding | None = None
+        self._in_front = False
 
     def run(self) -> Iterator[Read]:
         part, opened = self._part, self._opened
@@ -551,8 +555,15 @@ class _RangeScan:
             raise _changed(part, f"the records end with {self._next - 1}")
 
     def _check_end(self, what: str) -> None:
+        """Raise StalePlanError unless the last record is the planned one.
+
+        Where that stands in front of this segment, in one of another name as after an exchange, it is not read here: the name is
+        told, and what is missing by the names.
+        """
         part = self._part
-        if part.ends_at is not None and not self._last.is_record(part.ends_at):
+        if part.ends_at is None or (part.ends_at.segment != part.segment and not self._in_front):
+            return
+        if not self._last.is_record(part.ends_at):
             raise _changed(part, what)
 
     def _held_in_front(self) -> Iterator[Read]:
@@ -563,6 +574,7 @@ class _RangeScan:
             found = self._reach(part.job).holder(begun(part.segment, part.segment), number)
             if found is None:
                 return
+            self._in_front = True
             job, stop = found
             last = min(part.last, stop - 1)
             own = replace(

@@ -203,10 +203,16 @@ def test_a_server_that_is_cut_off_from_its_nodes_but_not_from_zookeeper(
         for way in ways:
             way.cut(first["pid"])
         wait_until(lambda: "partition-unhealthy" in cluster.codes(), "it is told")
-        stands = len([one for one in load.told if one[0] in lost])
-        wait_for_each(load, {*range(PARTITIONS)} - lost)
+
+        def stands() -> bool:
+            """Whether nothing was committed there while each other partition went on."""
+            told = len([one for one in load.told if one[0] in lost])
+            wait_for_each(load, {*range(PARTITIONS)} - lost)
+            return len([one for one in load.told if one[0] in lost]) == told
+
+        wait_until(stands, "what was under way is told, and no more")
+        assert stands()
         assert held(cluster) == before
-        assert len([one for one in load.told if one[0] in lost]) == stands
         for way in ways:
             way.mend()
         finish(cluster, load)
