@@ -2953,9 +2953,9 @@ _SPARK = (
     ),
     Equivalent(
         "engine/spark/stream_places.py",
-        "PartitionPlaces._split",
-        "if place is None and (found := _proven(opened, whole.first)) is not None and found.offset is not None:",
-        "if place is None and (found := _proven(opened, whole.first)) is not None and True:",
+        "from_proven",
+        "if found is None or found.offset is None:",
+        "if found is None or False:",
         "what is proven stands somewhere",
     ),
     *(
@@ -3543,7 +3543,7 @@ _NEWEST = (
     *(
         Equivalent(
             "engine/inspect/segment_reach.py",
-            "SegmentReach.in_front",
+            "SegmentReach._able",
             _WITH_ROOM,
             _WITH_ROOM.replace("self._highest[place - 1] > number", new),
             "those in front that have no room for the number are not read, only looked at",

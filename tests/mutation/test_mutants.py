@@ -117,6 +117,7 @@ def test_every_room_has_sources_and_tests() -> None:
         assert room.test_files(ROOT)
 
 
+@pytest.mark.turns(1)  # each day, as the slips: whoever changes the code is to hear of it
 def test_what_is_judged_equivalent_is_a_mutant_and_says_why() -> None:
     """Where the code changed, so does the judgement."""
     assert len({one.key for one in EQUIVALENT}) == len(EQUIVALENT)
