@@ -121,11 +121,10 @@ def accepted_by(owner: ServerState, request_id: RequestId) -> int | None:
 
 def written_in(session_id: int, record: WireRecord, answers: Sequence[ReplicaAnswer]) -> int | None:
     """The session that wrote a record: `session_id`, the partition's present one, or None, which means another one or unknown."""
-    marks = [one.info.low_water_mark for one in answers if one.info is not None and one.info.session_id == session_id]
-    holders = [
-        one for one in answers if one.record == record and one.info is not None and one.info.session_id == session_id
-    ]
-    return session_id if holders and record.transaction_id > max(marks) else None
+    there = [(one.record, one.info) for one in answers if one.info is not None and one.info.session_id == session_id]
+    held = any(one == record for one, _ in there)
+    above = all(record.transaction_id > info.low_water_mark for _, info in there)
+    return session_id if held and above else None
 
 
 async def _ask(

@@ -63,6 +63,6 @@ def _part(replica: PartitionReplica | None, low: int, high: int | None) -> Parti
     segments = replica.segments
     first = sum(1 for one in segments if one.stop is not None and one.stop <= low)
     last = len(segments) if high is None else sum(1 for one in segments if one.first < high)
-    near = segments[max(0, first - 1) : last + 1]
-    longer = (one for one in segments[: max(0, first - 1)] if one.first + one.entries > low)
-    return replace(replica, segments=(*longer, *near))
+    begin = max(0, first - 1)
+    longer = (one for one in segments[:begin] if one.first + one.entries > low)
+    return replace(replica, segments=(*longer, *segments[begin : last + 1]))

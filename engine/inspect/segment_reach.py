@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
-from waltzctl.engine.findings import Code, Finding, counts_beyond_end, without_held
+from waltzctl.engine.findings import Finding, counts_beyond_end
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, jobs_of
@@ -24,7 +24,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import Stretch, begun, joint, reach
 from waltzctl.engine.log.view import PartitionView, view_partition
 from waltzctl.engine.losses import Gap, Overlap
-from waltzctl.engine.storage.orphans import lists_others
+from waltzctl.engine.storage.orphans import without_held_records
 
 
 class SegmentReach:
@@ -50,22 +50,16 @@ class SegmentReach:
         return joint(before, behind, self.in_front(before, found.first)) if isinstance(found, Gap) else found
 
     def without_held(self, finding: Finding) -> Finding:
-        """A finding about the end of a segment without the ids that segments in front of it hold (`findings.without_held`).
+        """A finding about the end of a segment without the ids that segments in front of it hold (`without_held_records`).
 
-        All are counted of a file without a header whose index lists other records than those hold.  Raises CutShort.
+        Raises CutShort.
         """
         name, number = finding.segment, finding.transaction_id
         if not counts_beyond_end(finding) or name is None or number is None:
             return finding
         begins = next((pair[0] for pair, job in self._listed() if job.first == name), name)
         reached = self.in_front(begun(name, begins), number)
-        if reached > number and finding.code is Code.SEGMENT_HEADER_SHORT and self._lists_others(name):
-            return finding
-        return without_held(finding, reached)
-
-    def _lists_others(self, name: int) -> bool:
-        segments = () if self._view is None else self._view.data_segments
-        return any(one.first_transaction_id == name and lists_others(one, segments) for one in segments)
+        return without_held_records(finding, reached, () if self._view is None else self._view.data_segments)
 
     def in_front(self, one: Stretch, number: int) -> int:
         """The id after the last one of the segments in front of `one`, by their first records, which may hold `number`.
@@ -79,16 +73,23 @@ class SegmentReach:
 
         Only of those that begin with the id in their names.  Raises CutShort.
         """
-        able = ((job, self._reach_of(job)) for begins, job in self._able(one, number) if begins == job.first)
-        return next((pair for pair in able if pair[1] > number), None)
+        return next(
+            ((job, reached) for begins, job, reached in self._holding(one, number) if begins == job.first), None
+        )
 
     def furthest(self, one: Stretch, number: int) -> tuple[SegmentJob, int] | None:
         """Of the segments in front of `one` that hold `number` the one that goes on furthest, and the id after its last one.
 
         None without any.  Raises CutShort.
         """
-        able = ((job, self._reach_of(job)) for _, job in self._able(one, number))
-        return max((pair for pair in able if pair[1] > number), key=lambda pair: pair[1], default=None)
+        holding = ((job, reached) for _, job, reached in self._holding(one, number))
+        return max(holding, key=lambda pair: pair[1], default=None)
+
+    def _holding(self, one: Stretch, number: int) -> Iterator[tuple[int, SegmentJob, int]]:
+        """Those of `_able` that reach beyond `number`, with the id after the last one of each."""
+        for begins, job in self._able(one, number):
+            if (reached := self._reach_of(job)) > number:
+                yield begins, job, reached
 
     def _able(self, one: Stretch, number: int) -> Iterator[tuple[int, SegmentJob]]:
         """The segments in front of `one` that may hold `number`, each with the id of its first record, the nearest first."""

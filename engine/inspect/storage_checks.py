@@ -11,6 +11,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.findings.directory_contents import ledger_damaged, state_file_damaged
+from waltzctl.engine.findings.obstacles import Obstacles
 from waltzctl.engine.inspect.partition_checks import PartitionContext, stray_files
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
@@ -21,8 +22,15 @@ from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.formats.control import ControlFile
 
 
+def findings_in_front(scope: Scope, around: ScopeSurroundings, limits: ReadLimits) -> Iterator[Finding]:
+    """What is found before any partition is looked at, with the remedies of what has to be mended first."""
+    obstacles = Obstacles()
+    yield from obstacles.together(around.findings)
+    yield from obstacles.together(storage_findings(scope, around, limits))
+
+
 def storage_findings(scope: Scope, around: ScopeSurroundings, limits: ReadLimits) -> Iterator[Finding]:
-    """All findings of this module; none if the scope is not a whole storage directory."""
+    """The findings about these; none if the scope is not a whole storage directory."""
     storage = scope.storage
     if not scope.whole or storage is None:
         return

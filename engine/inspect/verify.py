@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import InvalidRequestError, WaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.findings.obstacles import Obstacles
 from waltzctl.engine.inspect import partition_runs, storage_checks
 from waltzctl.engine.inspect.distributed_checks import check_all
 from waltzctl.engine.inspect.partition_runs import PartitionRun
@@ -268,9 +267,7 @@ class _Verification:
     def _steps(self, pool: ThreadPoolExecutor | None) -> Iterator[_Step]:
         for scope in self._scopes:
             around = look_around(scope, self._options.partitions, exclusive=self._options.exclusive)
-            obstacles = Obstacles()
-            yield _Ready(tuple(obstacles.together(around.findings)))
-            yield _Ready(tuple(obstacles.together(storage_checks.storage_findings(scope, around, self._limits))))
+            yield _Ready(tuple(storage_checks.findings_in_front(scope, around, self._limits)))
             for run in partition_runs.runs(scope, around, self._limits, self._options.partitions):
                 if self._limits.exceeded:
                     self._cut = True

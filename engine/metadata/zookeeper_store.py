@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -49,7 +48,6 @@ from waltzctl.engine.metadata.zookeeper_connection import (
     drop_wakes,
 )
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
-from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.events import Turns
 from waltzctl.engine.net.futures import fail, in_thread
@@ -86,7 +84,7 @@ class ZooKeeperStore:
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._asked_anew = False
         self._state_changes, self._sessions_expired = Turns(), 0  # of kazoo; the latter is written in its threads
-        self._places = Budget(AT_A_TIME)  # for calls that kazoo has
+        self._places = asyncio.Semaphore(AT_A_TIME)  # for calls that kazoo has
         self._closed = False
         client.add_listener(self._state_changed)
         self._timer = self._loop.call_later(self.session_timeout, self._check_silence)
@@ -139,7 +137,7 @@ class ZooKeeperStore:
             nonlocal has_place
             if has_place:  # kazoo may tell of one call twice, where its connection is closed meanwhile
                 has_place = False
-                self._places.release(1)
+                self._places.release()
             if answered.done():
                 return  # the deadline has passed
             if result.exception is not None:
@@ -152,7 +150,7 @@ class ZooKeeperStore:
         try:
             made = call(*arguments, **named)
         except BaseException:
-            self._places.release(1)
+            self._places.release()
             raise
         made.rawlink(lambda result: self._in_loop(lambda: settle(result)))
         return await self._in_time(path, answered, until, size)
@@ -166,7 +164,7 @@ class ZooKeeperStore:
         from kazoo import exceptions
 
         expired = self._sessions_expired
-        await self._take_place()
+        await self._places.acquire()
         try:
             while not self._closed and self._client.client_state == _CONNECTING and self._sessions_expired == expired:
                 await self._state_changes.beyond(self._state_changes.count)
@@ -175,27 +173,7 @@ class ZooKeeperStore:
             if self._sessions_expired != expired:
                 raise exceptions.SessionExpiredError
         except BaseException:
-            self._places.release(1)
-            raise
-
-    async def _take_place(self) -> None:
-        """Wait for a place in `_places`."""
-        admitted: asyncio.Future[None] = self._loop.create_future()
-
-        def go_on() -> None:
-            if admitted.done():  # cancelled just now
-                self._places.release(1)
-            else:
-                admitted.set_result(None)
-
-        if self._places.reserve(admitted, 1, go_on):
-            return
-        try:
-            await admitted
-        except BaseException:
-            if admitted.done() and not admitted.cancelled():
-                self._places.release(1)
-            self._places.leave(admitted)
+            self._places.release()
             raise
 
     async def _in_time(self, path: str, awaited: Awaitable[T], until: float, size: int = 0) -> T:
@@ -343,7 +321,7 @@ class ZooKeeperStore:
         finally:
             self._closed = True
             self._state_changes.happened()
-            self._places.capacity = sys.maxsize  # who waits for a place is told so
+            self._places.release()  # who waits for a place is told so, and hands it to the next
 
     # ---- the session ---------------------------------------------------------------------------------------------------
 

@@ -20,13 +20,12 @@ from waltzctl.engine.columns.control_columns import CONTROL, PARTITION_INFO
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.columns.segment_columns import SEGMENT
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
-from waltzctl.engine.findings.obstacles import Obstacles
 from waltzctl.engine.inspect.dump import dump_control, dump_segment
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.inspect.storage_checks import storage_findings
+from waltzctl.engine.inspect.storage_checks import findings_in_front
 from waltzctl.engine.log import places
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
@@ -137,11 +136,7 @@ def _plan_findings(
 ) -> Iterator[Notice | PartitionTask | ChunkTask]:
     for one in surveyed:
         limits = ReadLimits()
-        obstacles = Obstacles()
-        known = (
-            *obstacles.together(one.around.findings),
-            *obstacles.together(storage_findings(one.scope, one.around, limits)),
-        )
+        known = tuple(findings_in_front(one.scope, one.around, limits))
         if known:
             yield Notice(node_of(one.scope), known)
         for run in one.runs:

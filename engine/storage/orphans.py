@@ -8,12 +8,13 @@ are taken for copies, and nothing was lost with the data file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
 from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, without_held
 from waltzctl.engine.log.evidence import written_entries
 from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import SegmentView
@@ -43,9 +44,17 @@ def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool
         return False
 
 
-def lists_others(segment: SegmentView, holders: Iterable[SegmentView]) -> bool:
-    """Whether the index of a data file without a header lists records that are not in the data files of `holders`."""
-    return segment.entries > 0 and not stand_elsewhere(segment, holders)
+def without_held_records(finding: Finding, reached: int, segments: Sequence[SegmentView]) -> Finding:
+    """A finding about the end of a segment without the ids below `reached`, which segments in front of it hold (`without_held`).
+
+    Of a file without a header all are counted whose index lists records that are in no data file of `segments`, the partition's.
+    """
+    counted = without_held(finding, reached)
+    if counted is not finding and finding.code is Code.SEGMENT_HEADER_SHORT:
+        own = (one for one in segments if one.first_transaction_id == finding.segment)
+        if any(one.entries > 0 and not stand_elsewhere(one, segments) for one in own):
+            return finding
+    return counted
 
 
 def listed_in(orphan: SegmentView, holders: Iterable[tuple[int, ByteSource]]) -> bool:

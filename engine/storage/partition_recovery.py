@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -32,15 +32,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.file_status import special_kind
 from waltzctl.engine.errors import DiskReadError, SyncFailedError
-from waltzctl.engine.findings import (
-    Code,
-    Finding,
-    SegmentFiles,
-    Where,
-    counts_beyond_end,
-    loss_finding,
-    without_held,
-)
+from waltzctl.engine.findings import Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.findings.directory_contents import Stray, special_finding, special_index, stray_finding
 from waltzctl.engine.log.assess import (
     IndexExcess,
@@ -62,7 +54,7 @@ from waltzctl.engine.storage.failed_syncs import (
     sync_failed,
     write_again,
 )
-from waltzctl.engine.storage.orphans import lists_others, stand_elsewhere
+from waltzctl.engine.storage.orphans import stand_elsewhere, without_held_records
 from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.store import apply_edits
@@ -156,7 +148,13 @@ def examine_partition(
         stretches.append(_short_stretch(short))
     stretches.sort(key=lambda one: one.begins)
     in_front = reached_in_front(stretches)
-    findings = [_without_held(one, in_front, view) for one in findings]
+
+    def without_held(one: Finding) -> Finding:
+        """As `SegmentReach.without_held`, for segments that were read already."""
+        reached = 0 if one.segment is None else in_front.get(one.segment, 0)
+        return without_held_records(one, reached, view.data_segments)
+
+    findings = [without_held(one) for one in findings]
     joined = tuple(joints(stretches, 0))
     lost = tuple(losses(stretches, proven, local_low_water_mark, joined))
     excess = {state.view.first_transaction_id: state.index_excess for state in states}
@@ -172,7 +170,7 @@ def examine_partition(
     no_log = None
     if not view.segments and local_low_water_mark in (None, -1):
         no_log = NoSegment(session_id if session_id >= 0 else None)
-    findings += [] if empty is None else [_without_held(loss_finding(empty, where), in_front, view)]
+    findings += [] if empty is None else [without_held(loss_finding(empty, where))]
     findings += hiding
     ends = [one for one in lost if isinstance(one, (BelowMark, BelowProof))]
     last = view.data_segments[-1].first_transaction_id if view.data_segments else None
@@ -248,20 +246,6 @@ def _short_stretch(segment: SegmentView) -> Stretch:
     """A segment whose data file ends inside its header."""
     first = segment.first_transaction_id
     return Stretch(first, first, None, first - 1 + segment.entries, told=segment.entries)
-
-
-def _without_held(finding: Finding, in_front: Mapping[int, int], view: PartitionView) -> Finding:
-    """A finding about the end of a segment without the ids that segments in front of it hold.
-
-    `in_front`: of each segment how far those reach.  As `SegmentReach.without_held`, for segments that were read already.
-    """
-    if not counts_beyond_end(finding) or finding.segment is None:
-        return finding
-    if finding.code is Code.SEGMENT_HEADER_SHORT:
-        own = [one for one in view.data_segments if one.first_transaction_id == finding.segment]
-        if any(lists_others(one, view.data_segments) for one in own):
-            return finding
-    return without_held(finding, in_front.get(finding.segment, 0))
 
 
 @dataclass(frozen=True, slots=True)
