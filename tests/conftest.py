@@ -162,9 +162,14 @@ def disk_path() -> Iterator[Path]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell that starts a job in the background lets it ignore Ctrl-C, and every process the tests start inherits that."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell that starts a job in the background lets it ignore Ctrl-C and Ctrl-\\.
+
+    Every process that the tests start inherits that.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, usual)
     _into_memory()
 
 
