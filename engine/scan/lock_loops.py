@@ -11,6 +11,7 @@ from typing import Any
 from waltzctl.engine.scan.wire_layout import (
     ADMITTED,
     APPEND_LOCK,
+    CONTENDED,
     EXPECTED,
     FILLED,
     FINE,
@@ -65,12 +66,13 @@ def mark_slots(in_flight: Any, written: Any, lock: Any, slots: Any, more: Any, t
 
 
 def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks: Any, verdicts: Any) -> int:
-    """Decide FILLED appends in their order, until ROWS of them are admitted or one has to wait; mark the locks of admitted ones.
+    """Decide FILLED appends in their order, until ROWS of them are admitted; mark the locks of admitted ones.
 
     ================================================================= ===========================================
     the append                                                        its word in `verdicts`
     ================================================================= ===========================================
-    has a lock of which all slots have a transaction in flight        none: it waits, and the loop stops
+    has a write or read lock of which all slots have a transaction    CONTENDED
+    in flight
     has a write or read lock of which all slots have a written        the id of the last such transaction
     transaction above the client's high-water mark
     otherwise                                                         ADMITTED
@@ -94,21 +96,21 @@ def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks:
         if end < place or end > known:
             status = MALFORMED
             break
-        waits = 0
+        contended = 0
         seen = -1
         at = place
         while at < end:
             lock = get(locks, at)
-            value = following(lock & LOCK_MASK)
-            one = slot(value, slots)
-            value = following(value)
-            other = slot(value, slots)
-            value = following(value)
-            third = slot(value, slots)
-            if get(in_flight, one) > 0 and get(in_flight, other) > 0 and get(in_flight, third) > 0:
-                waits = 1
-                break
             if lock >> LOCK_BITS != APPEND_LOCK:
+                value = following(lock & LOCK_MASK)
+                one = slot(value, slots)
+                value = following(value)
+                other = slot(value, slots)
+                value = following(value)
+                third = slot(value, slots)
+                if get(in_flight, one) > 0 and get(in_flight, other) > 0 and get(in_flight, third) > 0:
+                    contended = 1
+                    break
                 least = get(written, one)
                 if get(written, other) < least:
                     least = get(written, other)
@@ -117,9 +119,9 @@ def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks:
                 if least > seen:
                     seen = least
             at += 1
-        if waits == 1:
-            break
-        if seen > mark:
+        if contended == 1:
+            put(verdicts, number, CONTENDED)
+        elif seen > mark:
             put(verdicts, number, seen)
         else:
             put(verdicts, number, ADMITTED)

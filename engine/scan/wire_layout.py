@@ -308,6 +308,8 @@ READ_LOCK, APPEND_LOCK = 1, 2
 """Kinds of locks, by the order of their lists in an append; write locks are 0."""
 ADMITTED = -(1 << 63)
 """The verdict on an append that no transaction conflicts with, in place of a transaction id."""
+CONTENDED = ADMITTED + 1
+"""The verdict on an append that conflicts with a transaction in flight: it is refused once that one is committed."""
 
 
 class SplitStatus(enum.IntEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,8 +14,8 @@ from waltzctl.formats.wire.records import PackedRecords
 class Appender(Protocol):
     """The connection that appends came through."""
 
-    def refused(self, request_id: RequestId, transaction_id: int) -> None:
-        """An append is refused: a transaction unknown to the client wrote under its locks, `transaction_id` at the latest."""
+    def refused(self, refusals: Sequence[tuple[RequestId, int]]) -> None:
+        """Appends are refused, each with the transaction unknown to its client that wrote under its locks, or a later one."""
 
     def over(self, count: int, size: int) -> None:
         """`count` appends of `size` bytes in all (`Append.size`) are done: committed, refused, or given up."""

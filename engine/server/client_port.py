@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -326,10 +326,11 @@ class ClientConnection(Connection):
         self._port.complain(f"{self.peer}: closed: append {request.request_id}: the data's checksum is wrong")
         self.close()
 
-    def refused(self, request_id: RequestId, transaction_id: int) -> None:
+    def refused(self, refusals: Sequence[tuple[RequestId, int]]) -> None:
         """See `engine.server.append_requests.Appender`."""
         if not self._lost:
-            self.reply(wire.LockFailure(request_id, transaction_id))
+            for request_id, transaction_id in refusals:
+                self.reply(wire.LockFailure(request_id, transaction_id))
             self.send()
 
     def over(self, count: int, size: int) -> None:

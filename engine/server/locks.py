@@ -3,7 +3,7 @@
 The table has `size` slots.  A lock is hashed to three of them.  A slot holds the highest id of a transaction that wrote under any
 of its locks, and the number of transactions in flight that will write under one.  The bound for a lock is the minimum over its
 three slots.  It is never too low, so that no conflict is missed.  It is too high if other locks share all three slots; then an
-append is refused, or waits, without need.
+append is refused without need.
 
 =========  ===============================  ==============================================  =======================
 lock kind  counted as in flight until it    refused if another transaction wrote under the  its commit updates the
@@ -14,9 +14,10 @@ read       no                               yes                                 
 append     yes                              no                                              yes
 =========  ===============================  ==============================================  =======================
 
-An append with a lock of any kind waits while a transaction is in flight that will write under the lock, that is, while all three
-slots count one.  In the release it waits while any of the three does: with some 250 transactions in flight, one append in 13
-waits without need, and so does the queue behind it.
+An append with a write or read lock of which all three slots count a transaction in flight is *contended*: it is refused as
+soon as these transactions are committed, since its client knows none of them.  Nothing behind it waits meanwhile.  In the
+release an append with a lock of any kind waits while any of the three slots counts one, and the queue waits behind it: with
+some 250 transactions in flight and a lock for each, one append in 13 does so without need.
 
 Compiled loops go over the table, one call for all appends that arrived together (`engine.scan.lock_loops`).
 
@@ -60,11 +61,19 @@ class LockTable:
         return self._table
 
     def admit(self, held: HeldLocks, most: int) -> list[int]:
-        """Check appends in their order, until `most` are admitted or one has to wait for a transaction in flight.
+        """Check appends in their order, until `most` are admitted.
 
-        Returns a verdict for each append before that one: `engine.scan.wire_layout.ADMITTED`, and its locks count as in flight;
-        or, if it is refused, a transaction id above its client's high-water mark: an upper bound of the last transaction that
-        wrote under one of its write or read locks.
+        Returns a verdict for each append that was checked.
+
+        ======================================  ==================================================================
+        verdict                                 meaning
+        ======================================  ==================================================================
+        `engine.scan.wire_layout.ADMITTED`      it may be written; its locks count as in flight
+        `engine.scan.wire_layout.CONTENDED`     to be refused once all that was in flight in front of it is committed;
+                                                if it is not, the append has to be checked again
+        a transaction id                        refused; an upper bound, above its client's high-water mark, of the
+                                                last transaction that wrote under one of its write or read locks
+        ======================================  ==================================================================
         """
         state = self._state(held)
         state[ROWS] = most

@@ -2,13 +2,14 @@
 
 One task takes appends from a queue in the order of their arrival, checks their locks, and sends the admitted ones to the store
 session in batches as large as the queue allows.  A committed batch is noted in the lock table, and becomes visible to readers
-(`engine.server.committed_transactions`).
+(`engine.server.committed_transactions`).  An append whose locks conflict with a transaction in flight is set aside (*contended*)
+until that is decided; nothing behind it waits.
 
 ==================  ============================================================================================
 request             answer
 ==================  ============================================================================================
 append, committed   none of its own: the client finds its request id in the feed
-append, refused     a lock failure
+append, refused     a lock failure; of a contended one once the transactions in flight in front of it are committed
 flush               sent once everything queued before it is decided: an append that the client has seen neither
                     in the feed nor in a lock failure by then has failed
 ==================  ============================================================================================
@@ -28,8 +29,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from waltzctl.engine.errors import StoreSessionClosedError
@@ -37,7 +39,7 @@ from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
-from waltzctl.engine.scan.wire_layout import ADMITTED
+from waltzctl.engine.scan.wire_layout import ADMITTED, CONTENDED
 from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.committed_transactions import CommittedTransactions
 from waltzctl.engine.server.locks import LockTable
@@ -64,7 +66,22 @@ class _Flush:
     waiting: dict[asyncio.Future[int], None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What the lock table says of the first `count` appends of a run, in parts of adjacent ones that it says the same of.
+
+    `refused`: with each part, for each append in it, the transaction that conflicts.  `contended`: with each part, how many of
+    the run are admitted in front of it.
+    """
+
+    count: int
+    admitted: list[Append] = field(default_factory=list)
+    refused: list[tuple[Append, Sequence[int]]] = field(default_factory=list)
+    contended: list[tuple[int, Append]] = field(default_factory=list)
+
+
 _client_of = attrgetter("client")
+_id_of = itemgetter(0)
 
 
 class Partition:
@@ -95,6 +112,9 @@ class Partition:
         # sent to a session and undecided, each with the transaction id of its first record
         self._pending: deque[tuple[int, Append]] = deque()
         self._batches_in_flight = 0
+        # to be refused once the transaction with the id is committed, which was the last in flight in front of them: one of those
+        # in flight writes under their locks
+        self._contended: deque[tuple[int, Append]] = deque()
         # undecided appends were dropped, or their locks released, though the log may hold them: the next session resets the table
         self._locks_stale = False
         # assigned under a later generation, and no session opened since: another server may have committed meanwhile
@@ -125,13 +145,14 @@ class Partition:
         """Memory in bytes of the appends that are queued or undecided while the partition has no session; 0 if it has one."""
         if self.store.is_open:
             return 0
-        appends = [*(one for one in self._queue if isinstance(one, Append)), *(one for _, one in self._pending)]
+        queued = (one for one in self._queue if isinstance(one, Append))
+        appends = [*queued, *(one for _, one in (*self._pending, *self._contended))]
         return sum(one.size + OVERHEAD * len(one.records) for one in appends)
 
     @property
     def reading(self) -> ServerPartitionReading:
         """The state for health and metrics.  Thread-safe: it copies the queues in one step each, while the loop changes them."""
-        state, queue, pending = self.store.state, tuple(self._queue), tuple(self._pending)
+        state, queue, undecided = self.store.state, tuple(self._queue), (*tuple(self._pending), *tuple(self._contended))
         seconds = None if state.since is None else self._time() - state.since
         return ServerPartitionReading(
             self.number,
@@ -140,7 +161,7 @@ class Partition:
             state.session_id,
             self.high_water_mark,
             sum(len(item.records) if isinstance(item, Append) else 1 for item in queue),
-            sum(len(item.records) for _, item in pending),
+            sum(len(item.records) for _, item in undecided),
             state.waits_for,
             seconds,
         )
@@ -192,13 +213,14 @@ class Partition:
 
     def _forget_undecided(self) -> None:
         """Nothing that is queued or undecided is answered any more, nor counts as under way."""
-        for item in (*(one for _, one in self._pending), *self._queue):
+        for item in (*(one for _, one in (*self._pending, *self._contended)), *self._queue):
             if isinstance(item, Append):
                 item.over()
             else:
                 for done in item.waiting:
                     fail(done, closed_error(self.number))
         self._pending.clear()
+        self._contended.clear()
         self._queue.clear()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -215,9 +237,11 @@ class Partition:
     # ---- mounts --------------------------------------------------------------------------------------------------------
 
     def end_mounts(self) -> None:
-        """Drop queued appends and close all connections, so that every client mounts again."""
-        for item in (one for one in self._queue if isinstance(one, Append)):
-            item.over()
+        """Drop queued and contended appends and close all connections, so that every client mounts again."""
+        for item in (*(one for _, one in self._contended), *self._queue):
+            if isinstance(item, Append):
+                item.over()
+        self._contended.clear()
         self._queue = deque(one for one in self._queue if not isinstance(one, Append))
         self.mounts.close()
 
@@ -300,10 +324,27 @@ class Partition:
         self._work.set()
 
     def _send_batch(self, session: StoreSession) -> bool:
-        """Send one batch from the head of the queue and answer the flushes before it.
+        """Send one batch from the head of the queue and answer the flushes before it, and the appends that are refused.
 
         False: there was nothing to send, and there will not be until `_work` is set.
         """
+        refused = self._decided_contended()
+        try:
+            return self._send_admitted(session, refused)
+        finally:
+            self._refuse(refused)
+
+    def _decided_contended(self) -> list[tuple[Append, Sequence[int]]]:
+        """The contended appends that are refused now, each part with the conflicts of its appends; they are no longer kept."""
+        refused = list[tuple[Append, Sequence[int]]]()
+        while self._contended and self._contended[0][0] <= self.high_water_mark:
+            transaction_id, item = self._contended[0]
+            refused.append((item, [transaction_id] * len(item.records)))
+            self._contended.popleft()
+        return refused
+
+    def _send_admitted(self, session: StoreSession, refused: list[tuple[Append, Sequence[int]]]) -> bool:
+        """As `_send_batch`; what is refused meanwhile is added to `refused`."""
         batch: list[Append] = []
         # what the batch may still take: appends, and bytes of records
         room, bytes_left = self.options.batch, self._most_bytes()
@@ -312,7 +353,7 @@ class Partition:
         while self._queue and room and self._batches_in_flight < self.options.in_flight:
             item = self._queue[0]
             if isinstance(item, _Flush):
-                if batch or self._pending:
+                if batch or self._pending or self._contended:
                     break
                 self._queue.popleft()
                 for done in item.waiting:
@@ -324,20 +365,20 @@ class Partition:
                 break
             # bound the candidates, not the admitted ones: appends that took the place of refused ones might not fit
             candidates = item if fitting >= len(item.records) else item.part(0, max(fitting, 1))
-            admitted, refused, checked = self._check_locks(candidates, room)
-            if not checked:
-                if batch or self._pending:
-                    break
+            checked = self._check_locks(candidates, room)
+            next_id = first + self.options.batch - room
+            contended = [(next_id + in_front - 1, part) for in_front, part in checked.contended]
+            if contended and contended[0][0] <= self.high_water_mark:  # nothing was in flight in front of it
                 self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
                 self._locks.reset(self.high_water_mark)
                 continue
-            left_over = item.part(checked, len(item.records)) if checked < len(item.records) else None
+            left_over = item.part(checked.count, len(item.records)) if checked.count < len(item.records) else None
             self._queue.popleft()  # only now: `part` may have raised MemoryError
             if left_over is not None:
                 self._queue.appendleft(left_over)
-            for part, conflicts in refused:
-                self._refuse(part, conflicts)
-            for part in admitted:
+            refused += checked.refused
+            self._contended += contended
+            for part in checked.admitted:
                 self._pending.append((first + self.options.batch - room, part))
                 batch.append(part)
                 room -= len(part.records)
@@ -350,37 +391,46 @@ class Partition:
         committed.add_done_callback(lambda future: self._batch_decided(future, sent, session))
         return True
 
-    def _check_locks(self, item: Append, room: int) -> tuple[list[Append], list[tuple[Append, list[int]]], int]:
-        """Check the locks of appends in their order, until `room` are admitted or one has to wait for a transaction in flight.
+    def _check_locks(self, item: Append, room: int) -> _Checked:
+        """Check the locks of appends in their order, until `room` are admitted.
 
-        Returns (the admitted ones, the refused ones, the number checked); 0 checked: the first one has to wait.  With each part
-        that is refused comes, for each append in it, the transaction that conflicts.  The caller answers refused ones only after
-        it has removed them from the queue: if that raises MemoryError they are checked again, and would be answered twice.
+        The caller answers refused ones only after it has removed them from the queue: if that raises MemoryError they are checked
+        again, and would be answered twice.
         """
         count = len(item.records)
         if item.locks is None:
-            return [item if count <= room else item.part(0, room)], [], min(count, room)
+            return _Checked(min(count, room), [item if count <= room else item.part(0, room)])
         assert self._locks is not None
         verdicts = self._locks.admit(item.locks, room)
-        checked, begun = len(verdicts), 0
+        checked, begun, admitted = _Checked(len(verdicts)), 0, 0
         if verdicts.count(ADMITTED) == count:
-            return [item], [], count
-        admitted, refused = list[Append](), list[tuple[Append, list[int]]]()
-        for is_admitted, group in groupby(verdicts, ADMITTED.__eq__):
+            return _Checked(count, [item])
+        for kind, group in groupby(verdicts, lambda verdict: min(verdict, CONTENDED + 1)):
             stop = begun + len(conflicts := [*group])
             part = item.part(begun, stop)
-            if is_admitted:
-                admitted.append(part)
+            if kind == ADMITTED:
+                checked.admitted.append(part)
+                admitted += len(conflicts)
+            elif kind == CONTENDED:
+                checked.contended.append((admitted, part))
             else:
-                refused.append((part, conflicts))
+                checked.refused.append((part, conflicts))
             begun = stop
-        return admitted, refused, checked
+        return checked
 
-    def _refuse(self, item: Append, conflicts: Sequence[int]) -> None:
-        self.metrics.rejected.mark(len(conflicts))
-        for place, transaction_id in enumerate(conflicts):
-            item.client.refused(item.records.request_id(place), transaction_id)
-        item.over()
+    def _refuse(self, refused: Sequence[tuple[Append, Sequence[int]]]) -> None:
+        """Tell the clients, in one write to each: all refusals of a pass with as many writes took most of its time."""
+        self.metrics.rejected.mark(sum(len(conflicts) for _, conflicts in refused))
+        for client, parts in groupby(refused, lambda one: one[0].client):
+            client.refused(
+                [
+                    (item.records.request_id(place), transaction_id)
+                    for item, conflicts in parts
+                    for place, transaction_id in enumerate(conflicts)
+                ]
+            )
+        for item, _ in refused:
+            item.over()
 
     def _batch_decided(self, committed: asyncio.Future[int], batch: NumberedRecords, session: StoreSession) -> None:
         """A batch is committed, or its session has ended: then its appends stay in `_pending` for the next session."""
@@ -491,14 +541,19 @@ class Partition:
             self._pending.extendleft(reversed(unwritten))
             self._locks_stale = True  # the locks of `unwritten` are released already
             raise
-        sent_again = list[Append]()
-        for _, one in unwritten:
+        sent_again = list[tuple[int, Append]]()
+        for transaction_id, one in unwritten:
             one.lost += 1
             if one.lost < _MOST_SESSIONS:
-                sent_again.append(one)
+                sent_again.append((transaction_id, one))
             else:
                 one.over()
-        self._queue.extendleft(reversed(sent_again))
+        # In the order of their arrival: a client takes an append for failed once a later one of it is committed.
+        contended = [one for one in self._contended if one[0] > self.high_water_mark]
+        again = [one for _, one in merge(sent_again, contended, key=_id_of)]
+        self._queue.extendleft(reversed(again))
+        for _ in contended:
+            self._contended.pop()
 
     def _report_lost(self, mark: int) -> None:
         """Storage has lost committed transactions: the log ends at `mark`.  Clients mount again, which tells them."""

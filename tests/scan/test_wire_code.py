@@ -39,6 +39,7 @@ from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
 from waltzctl.engine.scan.wire_layout import (
     ADMITTED,
     BYTES,
+    CONTENDED,
     FILLED,
     FOUND,
     LOCKS,
@@ -46,7 +47,6 @@ from waltzctl.engine.scan.wire_layout import (
     POSITION,
     RECORDS,
     ROW,
-    ROWS,
     RUNS,
     TAKEN,
     GroupColumn,
@@ -338,6 +338,7 @@ _LOCK_CONSTANTS = [
     "READ_LOCK",
     "APPEND_LOCK",
     "ADMITTED",
+    "CONTENDED",
     "MULTIPLIER",
     "INCREMENT",
     "POSITIVE",
@@ -512,9 +513,8 @@ class _Asked:
     def admit_appends(self, state: Any, written: Any, in_flight: Any, appends: Any, locks: Any, verdicts: Any) -> int:
         status = INTERPRETED.admit_appends(state, written, in_flight, appends, locks, verdicts)
         self.said["admit"].add(status)
-        self.judged |= {"admitted" if one == ADMITTED else "refused" for one in verdicts[: state[TAKEN]]}
-        if not status and state[TAKEN] < state[FILLED] - state[POSITION] and state[RECORDS] < state[ROWS]:
-            self.judged.add("waits")
+        names = {ADMITTED: "admitted", CONTENDED: "contended"}
+        self.judged |= {names.get(one, "refused") for one in verdicts[: state[TAKEN]]}
         return status
 
     def settle_appends(self, state: Any, written: Any, in_flight: Any, appends: Any, locks: Any) -> int:
@@ -541,7 +541,7 @@ def test_the_trial_meets_every_answer(asked: _Asked) -> None:
         "groups": verdicts - {FrameVerdict.RECORD_CHECKSUM, FrameVerdict.TOO_LONG},
         **{name: {FrameVerdict.DONE, FrameVerdict.MALFORMED} for name in ("numbers", "admit", "settle")},
     }
-    assert asked.judged == {"admitted", "refused", "waits"}
+    assert asked.judged == {"admitted", "refused", "contended"}
     between = any(
         shown[place : place + 3] == (False, True, False) for shown in asked.groups for place in range(len(shown))
     )

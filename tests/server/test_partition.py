@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -43,10 +43,10 @@ class Told:
     """Who appends; keeps what it is told: number of a refused one and transaction in its way, or how many are over, and bytes."""
 
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.told: list[tuple[int, int]] = []
 
-    def refused(self, request_id: RequestId, transaction_id: int) -> None:
-        self.told.append((request_id.sequence, transaction_id))
+    def refused(self, refusals: Sequence[tuple[RequestId, int]]) -> None:
+        self.told += [(request_id.sequence, transaction_id) for request_id, transaction_id in refusals]
 
     def over(self, count: int, size: int) -> None:
         self.told.append((count, size))
@@ -479,7 +479,7 @@ def test_a_client_that_knows_nothing_appends_without_locks_and_not_with_them(tmp
 
 
 def test_of_appends_that_come_together_each_is_judged_by_its_own_locks(tmp_path: Path) -> None:
-    """Two are refused between two that are not; the last one waits for the first, and is refused then."""
+    """Two are refused between two that are not; the last one is refused once what is in flight in front of it is committed."""
 
     async def work() -> None:
         async with unwritten(tmp_path) as partition:
@@ -489,11 +489,103 @@ def test_of_appends_that_come_together_each_is_judged_by_its_own_locks(tmp_path:
             partition.append(Append(PackedRecords.of(map(made, range(len(asked)))), appender, held))
             assert await partition.flush() == 2
             size = 37 + 24
-            assert appender.told == [(1, -1), (2, -1), (2, 2 * size), (3, 3 * size), (5, 0), (1, size)]
+            assert appender.told == [(1, -1), (2, -1), (2, 2 * size), (3, 3 * size), (5, 2), (1, size)]
             written = await partition.store.headers(0, 9)
             assert [(one.transaction_id, one.request_id.sequence) for one in written] == [(0, 0), (1, 3), (2, 4)]
 
     asyncio.run(work())
+
+
+def under_locks(appender: Told, *locks: int) -> Append:
+    """Appends of a client that knows nothing yet, each with a write lock."""
+    held = held_locks((-1, wire.AppendLocks(write=(lock,))) for lock in locks)
+    return Append(PackedRecords.of(map(made, range(len(locks)))), appender, held)
+
+
+@pytest.mark.parametrize("ends", [0, 1, 3])
+def test_what_is_contended_stays_in_its_place_when_its_session_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    """Were it written behind a later append of its client, the client would have sent it again already.
+
+    Numbers 1 and 3 are contended by 0 and 2.  With the third session those are given up, and nothing is in their way any more.
+    """
+    real, ended = StoreSession.append, list[int]()
+
+    def append(session: StoreSession, records: PackedRecords) -> asyncio.Future[int]:
+        if len(ended) == ends:
+            return real(session, records)
+        ended.append(len(records))
+        assert (partition.reading.queued, partition.reading.undecided) == (0, 4)
+        session.end("the test wants it")
+        lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        fail(lost, session._error())
+        return lost
+
+    async def work() -> None:
+        nonlocal partition
+        async with unwritten(tmp_path) as partition:
+            monkeypatch.setattr(StoreSession, "append", append)
+            appender = Told()
+            partition.append(under_locks(appender, 1, 1, 2, 2))
+            mark = await partition.flush()
+            written = [one.request_id.sequence for one in await partition.store.headers(0, 9)]
+            size = 37 + 24
+            refused = [told for told in appender.told if told[1] < size]
+            assert (mark, written, refused) == (1, *(([0, 2], [(1, 0), (3, 1)]) if ends < 3 else ([1, 3], [])))
+            assert sum(count for count, told in appender.told if told >= size) == 4
+            assert (partition.reading.queued, partition.reading.undecided) == (0, 0)
+
+    partition: Partition
+    asyncio.run(work())
+    assert ended == [2] * ends
+
+
+def test_contended_appends_are_forgotten_with_the_mounts_of_their_clients(tmp_path: Path) -> None:
+    """Once a batch is in flight; their client mounts again and asks what became of them."""
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            appender, size = Told(), 37 + 24
+            session = await partition.store.session()
+            partition.append(under_locks(appender, 1, 1, 1))
+            partition._send_batch(session)
+            assert (partition.reading.undecided, partition.waiting_for_session, appender.told) == (3, 0, [])
+            partition.end_mounts()
+            assert (partition.reading.undecided, appender.told) == (1, [(2, 2 * size)])
+            assert await partition.flush() == 0
+            assert appender.told == [(2, 2 * size), (1, size)]
+            assert [one.request_id.sequence for one in await partition.store.headers(0, 9)] == [0]
+
+    asyncio.run(work())
+
+
+def test_contended_appends_of_a_partition_that_closes_are_given_back(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            appender = Told()
+            partition.append(under_locks(appender, 1, 1))
+            partition._send_batch(await partition.store.session())
+            await partition.close()
+            assert sum(count for count, _ in appender.told) == 2
+
+    asyncio.run(work())
+
+
+def test_locks_in_flight_of_nobody_are_reset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing would ever decide what they contend.  Behind the reset a client that knows the last transaction appends."""
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            appender = Told()
+            assert partition._locks is not None
+            partition._locks.admit(held_locks([(-1, wire.AppendLocks(write=(1,)))]), 1)
+            partition.append(under_locks(appender, 1, 1))
+            assert await partition.flush() == 0
+            assert [told for told in appender.told if told[1] < 37] == [(1, 0)]
+
+    asyncio.run(work())
+    assert "locks are held by nobody" in caplog.text
 
 
 def test_appends_that_come_and_go_while_somebody_counts_them_disturb_nobody(tmp_path: Path) -> None:

@@ -302,6 +302,7 @@ def test_an_append_that_is_in_the_log_is_committed_once_whatever_fails(
     made = Partition.__new__(Partition)
     made.committed, made._locks = cast("Any", committed), cast("Any", SimpleNamespace(commit=step("locks")))
     made._pending, made._queue, made._locks_stale = deque([(5, cast("Any", one))]), deque(), False
+    made._contended = deque()
     monkeypatch.setattr(served_partition_module, "numbered", lambda *_: SimpleNamespace(last=5))
     with pytest.raises(MemoryError) if fails else contextlib.nullcontext():
         made._resolve_pending({5: request})

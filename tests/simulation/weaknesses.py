@@ -398,9 +398,9 @@ class Weakness:
 
 WEAKNESSES = (
     Weakness("V1", v1_no_deadline, 3_097, most=3_100),
-    Weakness("V3", v3_forgotten_when_the_session_closes, 8),
-    Weakness("V5", v5_the_first_failure_is_the_last, 8),
-    Weakness("V7", v7_copies_are_not_verified, 32),
+    Weakness("V3", v3_forgotten_when_the_session_closes, 15),
+    Weakness("V5", v5_the_first_failure_is_the_last, 9),
+    Weakness("V7", v7_copies_are_not_verified, 47),
     Weakness("V8", v8_a_flush_is_left_alone, 0),
     Weakness("V12", v12_a_stop_waits_for_a_recovery, 0),
     Weakness("V14", v14_undecided_batches_by_number, 26),
@@ -424,5 +424,5 @@ WEAKNESSES = (
     Weakness("old-session", an_old_session_writes, 41, "storage"),
     Weakness("marks", marks_are_not_durable, 7, "storage"),
     Weakness("failed-sync", a_failed_sync_is_believed, 109, "storage"),
-    Weakness("silence", silence_is_waited_for, 480, "cluster"),
+    Weakness("silence", silence_is_waited_for, 501, "cluster"),
 )

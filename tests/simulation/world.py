@@ -137,10 +137,11 @@ class Sent:
     appends: list[Asked]
     under_way: int
 
-    def refused(self, request_id: RequestId, transaction_id: int) -> None:
-        (asked,) = (one for one in self.appends if one.request_id == request_id)
-        assert transaction_id > asked.client_high_water_mark
-        asked.was_refused = True
+    def refused(self, refusals: Sequence[tuple[RequestId, int]]) -> None:
+        for request_id, transaction_id in refusals:
+            (asked,) = (one for one in self.appends if one.request_id == request_id)
+            assert transaction_id > asked.client_high_water_mark
+            asked.was_refused = True
 
     def over(self, count: int, size: int) -> None:
         self.under_way -= count
@@ -387,6 +388,9 @@ class World:
         assert len(set(ids)) == len(ids), "a transaction is there twice"
         for server in self.all_servers:
             assert server.told == log[: len(server.told)], "two clients saw different transactions"
+            own = {one.request_id for one in self.asked if one.server is server}
+            order = [one.sequence for one in ids if one in own]
+            assert order == sorted(order), "a client takes an append for failed once a later one of it is committed"
         there = set(ids)
         for one in self.asked:
             assert not (one.failed and one.request_id in there), f"{one.request_id} was told to have failed"
