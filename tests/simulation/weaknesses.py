@@ -31,13 +31,12 @@ Patch = pytest.MonkeyPatch
 
 
 def v1_no_deadline(patch: Patch) -> None:
-    """Nobody gives up on an answer that does not come."""
-    patch.setattr(nodes.Network, "deadline", None)
+    """Nobody gives up on an answer that does not come.  Ten times as many do not come as elsewhere: two at once are needed."""
     real = nodes.Network.__init__
 
     def made(self: Any, *arguments: Any, **named: Any) -> None:
         real(self, *arguments, **named)
-        self.deadline = None
+        self.deadline, self.stall = None, 0.02
 
     patch.setattr(nodes.Network, "__init__", made)
 
@@ -397,7 +396,7 @@ class Weakness:
 
 
 WEAKNESSES = (
-    Weakness("V1", v1_no_deadline, 3_097, most=3_100),
+    Weakness("V1", v1_no_deadline, 132),
     Weakness("V3", v3_forgotten_when_the_session_closes, 15),
     Weakness("V5", v5_the_first_failure_is_the_last, 9),
     Weakness("V7", v7_copies_are_not_verified, 47),
