@@ -1,12 +1,17 @@
-"""Append requests as a partition queues them: records that arrived together, and the connection to report their outcome to."""
+"""Append requests as a partition queues them: records that arrived together, and the connection to report their outcome to.
+
+What the lock table says of them divides them into parts (`CheckedAppends`); `refuse` answers those that are refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Protocol
 
 from waltzctl.engine.scan.client_appends import HeldLocks
+from waltzctl.engine.scan.wire_layout import ADMITTED, CONTENDED
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.records import PackedRecords
 
@@ -48,3 +53,60 @@ class Append:
     def over(self) -> None:
         """Report all of them as done."""
         self.client.over(len(self.records), self.size)
+
+
+Refused = tuple[Append, Sequence[int]]
+"""Refused appends, with a transaction for each that conflicts with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAppends:
+    """What the lock table says of the first `count` appends of a run, in parts of adjacent ones with the same verdict.
+
+    `contended`: with each part, how many of the run are admitted in front of it.
+    """
+
+    count: int
+    admitted: list[Append] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    contended: list[tuple[int, Append]] = field(default_factory=list)
+
+    @classmethod
+    def all_admitted(cls, item: Append) -> CheckedAppends:
+        """Nothing is in the way of any of them."""
+        return cls(len(item.records), [item])
+
+    @classmethod
+    def of(cls, item: Append, verdicts: Sequence[int]) -> CheckedAppends:
+        """`verdicts`: of the first appends in `item`, as `engine.server.locks.LockTable.admit` returns them."""
+        if verdicts.count(ADMITTED) == len(item.records):
+            return cls.all_admitted(item)
+        checked, begun, admitted = cls(len(verdicts)), 0, 0
+        for verdict, group in groupby(
+            verdicts, lambda one: min(one, CONTENDED + 1)
+        ):  # all transaction ids are one verdict
+            stop = begun + len(conflicts := [*group])
+            part = item.part(begun, stop)
+            if verdict == ADMITTED:
+                checked.admitted.append(part)
+                admitted += stop - begun
+            elif verdict == CONTENDED:
+                checked.contended.append((admitted, part))
+            else:
+                checked.refused.append((part, conflicts))
+            begun = stop
+        return checked
+
+
+def refuse(refused: Sequence[Refused]) -> None:
+    """Tell the clients, in one write for adjacent ones of a client: a write for each took most of a server's time."""
+    for client, parts in groupby(refused, lambda one: one[0].client):
+        client.refused(
+            [
+                (item.records.request_id(place), transaction_id)
+                for item, conflicts in parts
+                for place, transaction_id in enumerate(conflicts)
+            ]
+        )
+    for item, _ in refused:
+        item.over()

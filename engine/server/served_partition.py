@@ -39,8 +39,7 @@ from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
-from waltzctl.engine.scan.wire_layout import ADMITTED, CONTENDED
-from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.append_requests import Append, CheckedAppends, Refused, refuse
 from waltzctl.engine.server.committed_transactions import CommittedTransactions
 from waltzctl.engine.server.locks import LockTable
 from waltzctl.engine.server.mounted_clients import MountedClients
@@ -64,20 +63,6 @@ class _Flush:
     """
 
     waiting: dict[asyncio.Future[int], None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """What the lock table says of the first `count` appends of a run, in parts of adjacent ones that it says the same of.
-
-    `refused`: with each part, for each append in it, the transaction that conflicts.  `contended`: with each part, how many of
-    the run are admitted in front of it.
-    """
-
-    count: int
-    admitted: list[Append] = field(default_factory=list)
-    refused: list[tuple[Append, Sequence[int]]] = field(default_factory=list)
-    contended: list[tuple[int, Append]] = field(default_factory=list)
 
 
 _client_of = attrgetter("client")
@@ -332,18 +317,19 @@ class Partition:
         try:
             return self._send_admitted(session, refused)
         finally:
-            self._refuse(refused)
+            self.metrics.rejected.mark(sum(len(conflicts) for _, conflicts in refused))
+            refuse(refused)
 
-    def _decided_contended(self) -> list[tuple[Append, Sequence[int]]]:
+    def _decided_contended(self) -> list[Refused]:
         """The contended appends that are refused now, each part with the conflicts of its appends; they are no longer kept."""
-        refused = list[tuple[Append, Sequence[int]]]()
+        refused = list[Refused]()
         while self._contended and self._contended[0][0] <= self.high_water_mark:
             transaction_id, item = self._contended[0]
             refused.append((item, [transaction_id] * len(item.records)))
             self._contended.popleft()
         return refused
 
-    def _send_admitted(self, session: StoreSession, refused: list[tuple[Append, Sequence[int]]]) -> bool:
+    def _send_admitted(self, session: StoreSession, refused: list[Refused]) -> bool:
         """As `_send_batch`; what is refused meanwhile is added to `refused`."""
         batch: list[Append] = []
         # what the batch may still take: appends, and bytes of records
@@ -391,46 +377,16 @@ class Partition:
         committed.add_done_callback(lambda future: self._batch_decided(future, sent, session))
         return True
 
-    def _check_locks(self, item: Append, room: int) -> _Checked:
+    def _check_locks(self, item: Append, room: int) -> CheckedAppends:
         """Check the locks of appends in their order, until `room` are admitted.
 
         The caller answers refused ones only after it has removed them from the queue: if that raises MemoryError they are checked
         again, and would be answered twice.
         """
-        count = len(item.records)
         if item.locks is None:
-            return _Checked(min(count, room), [item if count <= room else item.part(0, room)])
+            return CheckedAppends.all_admitted(item if len(item.records) <= room else item.part(0, room))
         assert self._locks is not None
-        verdicts = self._locks.admit(item.locks, room)
-        checked, begun, admitted = _Checked(len(verdicts)), 0, 0
-        if verdicts.count(ADMITTED) == count:
-            return _Checked(count, [item])
-        for kind, group in groupby(verdicts, lambda verdict: min(verdict, CONTENDED + 1)):
-            stop = begun + len(conflicts := [*group])
-            part = item.part(begun, stop)
-            if kind == ADMITTED:
-                checked.admitted.append(part)
-                admitted += len(conflicts)
-            elif kind == CONTENDED:
-                checked.contended.append((admitted, part))
-            else:
-                checked.refused.append((part, conflicts))
-            begun = stop
-        return checked
-
-    def _refuse(self, refused: Sequence[tuple[Append, Sequence[int]]]) -> None:
-        """Tell the clients, in one write to each: all refusals of a pass with as many writes took most of its time."""
-        self.metrics.rejected.mark(sum(len(conflicts) for _, conflicts in refused))
-        for client, parts in groupby(refused, lambda one: one[0].client):
-            client.refused(
-                [
-                    (item.records.request_id(place), transaction_id)
-                    for item, conflicts in parts
-                    for place, transaction_id in enumerate(conflicts)
-                ]
-            )
-        for item, _ in refused:
-            item.over()
+        return CheckedAppends.of(item, self._locks.admit(item.locks, room))
 
     def _batch_decided(self, committed: asyncio.Future[int], batch: NumberedRecords, session: StoreSession) -> None:
         """A batch is committed, or its session has ended: then its appends stay in `_pending` for the next session."""

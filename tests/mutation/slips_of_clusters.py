@@ -264,14 +264,14 @@ CLUSTERS: tuple[Slip, ...] = (
         "of appends that came together the first one counts as the last that wrote under a lock",
     ),
     Slip(
-        _PARTITION,
+        "engine/server/append_requests.py",
         "(item.records.request_id(place), transaction_id)",
         "(item.records.request_id(0), transaction_id)",
         _SERVED,
         "of appends that are refused together one hears it several times, and the others never",
     ),
     Slip(
-        _PARTITION,
+        "engine/server/append_requests.py",
         "begun = stop\n        return checked",
         "pass\n        return checked",
         _SERVED,
