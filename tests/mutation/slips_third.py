@@ -280,7 +280,7 @@ THIRD: tuple[Slip, ...] = (
         "lost transactions are told again at every batch",
     ),
     Slip(
-        "engine/spark/stream_directory.py",
+        "engine/spark/stream_ranges.py",
         "if part.stop is not None and part.stop > opened.size:",
         "if part.stop is not None and part.stop > opened.size + 1:",
         ("tests/spark/test_stream_ranges.py::test_a_range_that_is_not_what_was_planned_ends_the_task",),

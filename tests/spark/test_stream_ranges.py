@@ -18,8 +18,8 @@ from waltzctl.engine.findings import Finding
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.spark.offsets import Anchor
-from waltzctl.engine.spark.stream_directory import read_range
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange
+from waltzctl.engine.spark.stream_ranges import read_range
 from waltzctl.formats.segment import Record, segment_name
 
 SIZE = 60
