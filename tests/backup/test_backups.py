@@ -292,7 +292,7 @@ def test_until_and_rejoin_end_where_they_should(tmp_path: Path) -> None:
     assert not (tmp_path / "one" / "0").exists()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("end", [9, 10, 11, 30, 49, 60])
 def test_until_a_transaction_behind_damage(tmp_path: Path, end: int) -> None:
     """A damaged record costs itself: what is intact behind it is there up to the end, and the index agrees."""

@@ -97,7 +97,7 @@ def test_a_restore_says_that_the_latest_backup_is_one_of_some_partitions(
     assert (said in answer.err) is ("--partition" not in more)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_a_sample_reads_other_pages_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eighty pieces each is read in the end."""
     source = build_directory(tmp_path / "source", {0: 4000}, size=50)

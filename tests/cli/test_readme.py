@@ -71,7 +71,7 @@ def test_the_recipe_for_a_node(tmp_path: Path) -> None:
     assert "OK" in done.stdout
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_the_examples_of_what_is_done_to_a_running_node(tmp_path: Path) -> None:
     build_directory(tmp_path / "n1", {3: RECORDS}, num_partitions=4, local_low_water_mark=MARK)
     begun = make_records(RECORDS, partition=3)[:10]

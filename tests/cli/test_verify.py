@@ -246,7 +246,7 @@ def test_closed_streams_are_no_difficulty(storage: Path) -> None:
         assert (done.returncode, done.stderr) == (0, b""), closed
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_an_interrupt_shows_what_was_checked_so_far(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 400}, per_segment=20, size=20_000)
     index_of(storage).unlink()

@@ -85,7 +85,7 @@ values = st.recursive(
 )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @properties
 @given(
     st.dictionaries(

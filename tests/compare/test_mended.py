@@ -78,7 +78,7 @@ def mend_and_undo(whole: dict[int, list[Path]], root: Path, case: Case) -> None:
     shutil.rmtree(root)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("loss", [False, True])
 @pytest.mark.parametrize(
     "wanted",

@@ -536,7 +536,7 @@ def the_mark_cannot_be_taken_away(fails: Failing, path: Path) -> None:
 FAULTS = [a_segment_fails, every_segment_fails, what_is_left_cannot_be_said, the_mark_cannot_be_taken_away]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("failure", FAULTS)
 def test_writing_back_fails(failure: Callable[[Failing, Path], None], tmp_path: Path, survive: CrashTest) -> None:
     """A sync fails while a directory is put right: a partition waits for the next opening, or the opening is refused."""

@@ -247,7 +247,7 @@ def test_a_copy_of_a_marked_directory_leaves_the_journal_to_the_original(
     assert not journal.exists()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_a_journal_belongs_to_one_node(stage: Stage, tmp_path: Path, directory: Path) -> None:
     """A second one that is told the same file does not start; the first goes on, also after a kill."""
     journal = tmp_path / "journal"
@@ -269,7 +269,7 @@ def test_a_journal_belongs_to_one_node(stage: Stage, tmp_path: Path, directory: 
     assert not journal.exists()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_a_relative_path_is_one_from_where_the_node_was_started(
     stage: Stage, tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -395,7 +395,7 @@ def test_many_damaged_places_cost_no_more_of_the_rate_than_is_read_of_the_file(
     assert clock.waited * rate <= 4 * RECORD * records
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_what_a_search_reads_a_thousand_times_is_not_waited_for_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

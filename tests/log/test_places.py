@@ -124,7 +124,7 @@ def bucket() -> Iterator[Bucket]:
     server.stop()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     "path",
     [
@@ -169,7 +169,7 @@ def test_a_bucket_is_backed_up_as_files_are(bucket: Bucket, tmp_path: Path) -> N
     assert restored(kept, first.name, tmp_path / "back") == digest(source)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_a_large_object_is_read_in_ranges_and_never_as_a_whole(bucket: Bucket, tmp_path: Path) -> None:
     size = 3 * LARGE + 777
     (tmp_path / "large").mkdir()
@@ -334,7 +334,7 @@ def test_what_cannot_be_read_is_told() -> None:
         assert "works on files of this machine" in answer.err
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_how_often_an_object_store_is_asked(bucket: Bucket) -> None:
     """A look at a storage is a listing for each directory, and one request for the control file and its size."""
     url = bucket.put("asked", Path("fixtures/clean-released/storage"))

@@ -268,7 +268,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_a_node_with_a_stuck_probe_can_be_stopped(tmp_path: Path) -> None:
     build_directory(tmp_path, {0: 0})
 

@@ -86,7 +86,7 @@ def test_any_byte_of_a_log_costs_nothing(tmp_path: Path) -> None:
         log.path.write_bytes(whole)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_any_byte_of_a_checkpoint_costs_nothing(tmp_path: Path) -> None:
     place = every_kind(tmp_path / "s")
     with PageStorage.open(place) as store:

@@ -48,7 +48,7 @@ def run(path: Path, seed: int, steps: int, options: PageOptions = TIGHT) -> None
         check(again, model, {})
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_store_is_like_its_model(tmp_path: Path, seed: int) -> None:
     run(tmp_path / "store", seed, STEPS)

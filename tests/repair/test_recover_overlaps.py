@@ -222,7 +222,7 @@ def two_torn(path: Path, stop: int, mark: int, seed: int = 0) -> Path:
     return path
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("mark", [5, 22])
 @pytest.mark.parametrize("stop", [16, 18, 19, 20, 21])
 def test_of_two_torn_copies_the_shorter_goes_where_a_replica_has_its_records(

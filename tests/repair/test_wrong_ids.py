@@ -94,7 +94,7 @@ def present(path: Path) -> range:
     return range(sum(stored(path).values()))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("wrong", [105, 3, 4, 6, 2, 9, FAR, -1])
 def test_a_wrong_id_in_the_middle_is_the_loss_of_the_right_one(tmp_path: Path, wrong: int) -> None:
     storage, replica = write(tmp_path / "d", altered({5: wrong})), write(tmp_path / "replica", clean())
@@ -121,7 +121,7 @@ def test_a_wrong_id_in_the_middle_is_the_loss_of_the_right_one(tmp_path: Path, w
     assert (result.status, stored(again).keys()) == ("clean", WHOLE)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "without-index"])
 @pytest.mark.parametrize("number", [0, 7, 8, 19])
 @pytest.mark.parametrize("wrong", [2, 20, FAR])
@@ -144,7 +144,7 @@ def test_at_the_ends_of_segments(tmp_path: Path, number: int, wrong: int, *, ind
         assert (result.status, stored(storage).keys()) == ("clean", WHOLE)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 40))])
 def test_any_mixture_of_wrong_ids(tmp_path: Path, seed: int) -> None:
     """No intact record goes without the word, nothing is called clean that is not, and a replica gives everything back."""
@@ -187,7 +187,7 @@ def left_out(*numbers: int, indexed: str = "anew") -> Files:
     return files
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("indexed", "numbers"),
     [

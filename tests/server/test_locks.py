@@ -354,5 +354,5 @@ def test_locks_that_are_no_table_are_refused() -> None:
                 call(wrong)
 
 
-TestLockTable = pytest.mark.turns(3)(_Table.TestCase)
+TestLockTable = pytest.mark.turns(5)(_Table.TestCase)
 TestLockTable.settings = settings(max_examples=100, stateful_step_count=30)

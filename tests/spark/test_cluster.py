@@ -191,7 +191,7 @@ def test_a_master_that_is_not_there_is_named_at_once(master: str) -> None:
     assert f"{master}: nobody answers" in done.err
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_why_java_does_not_start_is_said_in_one_line() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "waltzctl", "verify", CORPUS[0], "--engine", "spark"]

@@ -67,7 +67,7 @@ def test_a_stack_is_hidden_as_long_as_there_is_an_error_of_ours() -> None:
     assert raised(asked.stop, InvalidRequestError("x")) is None, "Spark does not tell of it"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_what_somebody_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HIDING, "yes")
     assert raised(source().partitions, InvalidRequestError("x")) == "yes"

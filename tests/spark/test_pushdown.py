@@ -102,7 +102,7 @@ def dump_of_hurt(hurt: Path) -> list[dict[str, Any]]:
     return list(dumped(hurt))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filters=FILTERS, size=st.sampled_from(["128MiB", "1000"]))
 def test_filters_that_are_pushed_and_applied_again_change_no_result(
@@ -114,7 +114,7 @@ def test_filters_that_are_pushed_and_applied_again_change_no_result(
     assert filtered(read(hurt, filters=filters, splitSize=size)) == filtered(dump_of_hurt)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_filters_on_the_damage_corpus_change_no_result(storage: Path) -> None:
     everything = list(dumped(storage))
@@ -267,7 +267,7 @@ def test_spark_pushes_once_it_is_allowed_to_and_the_source_sees_it(pushing: Spar
         assert opened.names() - looked_at == {seg(hurt, 0, 90), idx(hurt, 0, 90)}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_spark_gives_the_same_rows_with_and_without_pushdown(pushing: SparkSession, hurt: Path) -> None:
     queries = (
         "partition = 3",

@@ -143,7 +143,7 @@ def test_threads_here_keep_the_order_and_raise_what_a_task_raises() -> None:
         list(LocalExecutor(2).map(_fail, range(10), weights=[1] * 10, what="fail"))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_work_stands_where_the_user_stood(
     spark_session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

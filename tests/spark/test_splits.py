@@ -42,7 +42,7 @@ from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, segmen
 SIZES = ("128MiB", "777", "300")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_the_rows_are_those_of_a_dump_whatever_the_size_of_a_split(storage: Path, size: str) -> None:
@@ -89,7 +89,7 @@ def test_a_gap_behind_a_segment_whose_last_part_has_no_record_of_its_own_is_told
             assert [one for one in told if one[1]] == lost, (size, first, last)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("size", ["128MiB", "300"])
 @pytest.mark.parametrize(
     "held",
@@ -151,7 +151,7 @@ def test_segments_under_other_names_are_looked_through_once_however_many_they_ar
     assert jobs.handed <= 3 * len(jobs)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_the_rows_are_those_of_a_dump_without_any_index(storage: Path, tmp_path: Path) -> None:
     shutil.copytree(storage, tmp_path / "storage")

@@ -67,7 +67,7 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path, spark: SparkSession) ->
     assert nothing_left(target)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @needs_golden
 def test_a_directory_of_the_released_waltz_is_written_again_with_the_same_records(
     tmp_path: Path, spark: SparkSession

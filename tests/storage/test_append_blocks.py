@@ -188,7 +188,7 @@ def test_a_checkpoint_inside_a_group_is_durable_before_what_follows(
         assert sync in write
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @given(
     first=st.integers(0, 3),
     requests=st.lists(st.integers(1, 700), min_size=1, max_size=6),

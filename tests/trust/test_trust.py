@@ -109,13 +109,13 @@ def test_recover_loses_nothing_lets_nothing_in_and_is_undone(seeds: range, place
     holds("recovery", seeds, place)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @QUARTERS[0]
 def test_a_loss_that_is_accepted_costs_nothing_else_and_stays_named(seeds: range, place: Path) -> None:
     holds("recovery_with_loss", seeds, place)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @QUARTERS[2]
 def test_a_sound_replica_brings_back_what_is_proven(seeds: range, place: Path) -> None:
     holds("recovery_from_replica", seeds, place)
@@ -127,13 +127,13 @@ def test_an_id_is_never_issued_twice(seeds: range, place: Path) -> None:
     holds("appending", seeds, place)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @QUARTERS[1]
 def test_an_undo_does_not_destroy_what_was_written_since(seeds: range, place: Path) -> None:
     holds("undoing", seeds, place)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @QUARTERS[0]
 def test_killed_at_any_moment_the_next_command_puts_it_right(seeds: range, place: Path) -> None:
     holds("kills", seeds, place)
