@@ -66,13 +66,16 @@ def mark_slots(in_flight: Any, written: Any, lock: Any, slots: Any, more: Any, t
 
 
 def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks: Any, verdicts: Any) -> int:
-    """Decide FILLED appends in their order, until ROWS of them are admitted; mark the locks of admitted ones.
+    """Decide FILLED appends in their order, until ROWS of them are admitted or one has to wait; mark the locks of admitted ones.
+
+    Transactions from EXPECTED on may be in flight.
 
     ================================================================= ===========================================
     the append                                                        its word in `verdicts`
     ================================================================= ===========================================
     has a write or read lock of which all slots have a transaction    CONTENDED
-    in flight
+    in flight, and the client's high-water mark is below EXPECTED
+    the same, and the mark is EXPECTED or higher                      none: it waits, and the loop stops
     has a write or read lock of which all slots have a written        the id of the last such transaction
     transaction above the client's high-water mark
     otherwise                                                         ADMITTED
@@ -84,6 +87,7 @@ def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks:
     most = get(state, ROWS)
     known = get(state, LOCKS)
     slots = get(state, SLOTS)
+    first = get(state, EXPECTED)
     number = 0
     admitted = 0
     place = 0
@@ -119,6 +123,8 @@ def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks:
                 if least > seen:
                     seen = least
             at += 1
+        if contended == 1 and mark >= first:
+            break
         if contended == 1:
             put(verdicts, number, CONTENDED)
         elif seen > mark:

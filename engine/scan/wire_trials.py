@@ -230,6 +230,7 @@ def _lock(loops: Loops, results: list[Any]) -> None:
             appends, locks = array("q", chain.from_iterable(rows)), words[sum(counts[:first]) :]
             state = new_state()
             state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = len(marks[piece]), 6, len(locks), slots
+            state[EXPECTED] = 15 if first % 3 else 3  # above most marks, and below most
             verdicts = array("q", bytes(8 * 9))
             status = loops.admit_appends(state, written, in_flight, appends, locks, verdicts)
             results.append((status, _words(state), [*written], [*in_flight], [*verdicts]))

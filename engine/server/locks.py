@@ -15,9 +15,10 @@ append     yes                              no                                  
 =========  ===============================  ==============================================  =======================
 
 An append with a write or read lock of which all three slots count a transaction in flight is *contended*: it is refused as
-soon as these transactions are committed, since its client knows none of them.  Nothing behind it waits meanwhile.  In the
-release an append with a lock of any kind waits while any of the three slots counts one, and the queue waits behind it: with
-some 250 transactions in flight and a lock for each, one append in 13 does so without need.
+soon as these transactions are committed, since its client knows none of them.  Nothing behind it waits meanwhile.  (An append
+whose client claims to know a transaction that is not committed may turn out to be admitted, and waits.)  In the release an
+append with a lock of any kind waits while any of the three slots counts one, and the queue waits behind it: with some 250
+transactions in flight and a lock for each, one append in 13 does so without need.
 
 Compiled loops go over the table, one call for all appends that arrived together (`engine.scan.lock_loops`).
 
@@ -27,15 +28,22 @@ Source: release 0.13.2; the design document describes the purpose.
 from __future__ import annotations
 
 from array import array
+from functools import cache
 
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.scan.client_appends import HeldLocks
-from waltzctl.engine.scan.wire_layout import EXPECTED, FILLED, LOCKS, ROWS, SLOTS, TAKEN, FrameVerdict
+from waltzctl.engine.scan.wire_layout import EXPECTED, FILLED, LOCKS, RECORDS, ROWS, SLOTS, TAKEN, FrameVerdict
 from waltzctl.engine.scan.wire_loops import State, new_state
 
 DEFAULT_SIZE = 30_000
 """Slots of a partition's table in the release."""
 _NONE = -1  # no transaction id: the append was given up
+
+
+@cache
+def _nothing_in_flight(size: int) -> array[int]:
+    """Slots that count nothing in flight, shared by all tables of that size: nobody writes to them."""
+    return array("q", bytes(8 * size))
 
 
 class LockTable:
@@ -60,10 +68,11 @@ class LockTable:
             self._table = array("q", [self._mark]) * self.size, array("q", bytes(8)) * self.size
         return self._table
 
-    def admit(self, held: HeldLocks, most: int) -> list[int]:
-        """Check appends in their order, until `most` are admitted.
+    def admit(self, held: HeldLocks, most: int, committed: int) -> list[int]:
+        """Check appends in their order, until `most` are admitted, or one has to wait.
 
-        Returns a verdict for each append that was checked.
+        `committed`: the last committed transaction; what is in flight is above it.  Returns a verdict for each append that was
+        checked.
 
         ======================================  ==================================================================
         verdict                                 meaning
@@ -76,11 +85,29 @@ class LockTable:
         ======================================  ==================================================================
         """
         state = self._state(held)
-        state[ROWS] = most
+        state[ROWS], state[EXPECTED] = most, committed + 1
         verdicts = array("q", bytes(8 * len(held)))
         loops = self._loops()
         self._check(loops.admit_appends(state, *self._slots(), held.appends, held.locks, verdicts))
         return verdicts[: state[TAKEN]].tolist()
+
+    def conflicts(self, held: HeldLocks, last: int) -> list[int]:
+        """For each of some contended appends the transaction with which it is refused, whatever is in flight by now.
+
+        `last`: the last transaction that was in flight in front of them, and is committed; no conflict is above it.
+        """
+        written, _ = self._slots()
+        state = self._state(held)
+        state[ROWS] = 1
+        verdicts = array("q", bytes(8 * len(held)))
+        nothing = _nothing_in_flight(self.size)
+        self._check(self._loops().admit_appends(state, written, nothing, held.appends, held.locks, verdicts))
+        if state[
+            RECORDS
+        ]:  # behind a reset it might be admitted by now, and is refused all the same: others are behind it
+            _nothing_in_flight.cache_clear()  # its locks were marked there
+            return [last] * len(held)
+        return verdicts.tolist()
 
     def commit(self, held: HeldLocks, transaction_id: int) -> None:
         """Admitted appends are committed under consecutive ids from `transaction_id` on, which is above all earlier ones."""

@@ -324,8 +324,10 @@ class Partition:
         """The contended appends that are refused now, each part with the conflicts of its appends; they are no longer kept."""
         refused = list[Refused]()
         while self._contended and self._contended[0][0] <= self.high_water_mark:
-            transaction_id, item = self._contended[0]
-            refused.append((item, [transaction_id] * len(item.records)))
+            last, item = self._contended[0]
+            assert item.locks is not None
+            assert self._locks is not None
+            refused.append((item, self._locks.conflicts(item.locks, last)))
             self._contended.popleft()
         return refused
 
@@ -354,7 +356,9 @@ class Partition:
             checked = self._check_locks(candidates, room)
             next_id = first + self.options.batch - room
             contended = [(next_id + in_front - 1, part) for in_front, part in checked.contended]
-            if contended and contended[0][0] <= self.high_water_mark:  # nothing was in flight in front of it
+            if not checked.count and (batch or self._pending):
+                break
+            if not checked.count or (contended and contended[0][0] <= self.high_water_mark):  # and nothing is in flight
                 self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
                 self._locks.reset(self.high_water_mark)
                 continue
@@ -378,7 +382,7 @@ class Partition:
         return True
 
     def _check_locks(self, item: Append, room: int) -> CheckedAppends:
-        """Check the locks of appends in their order, until `room` are admitted.
+        """Check the locks of appends in their order, until `room` are admitted, or one has to wait.
 
         The caller answers refused ones only after it has removed them from the queue: if that raises MemoryError they are checked
         again, and would be answered twice.
@@ -386,7 +390,7 @@ class Partition:
         if item.locks is None:
             return CheckedAppends.all_admitted(item if len(item.records) <= room else item.part(0, room))
         assert self._locks is not None
-        return CheckedAppends.of(item, self._locks.admit(item.locks, room))
+        return CheckedAppends.of(item, self._locks.admit(item.locks, room, self.high_water_mark))
 
     def _batch_decided(self, committed: asyncio.Future[int], batch: NumberedRecords, session: StoreSession) -> None:
         """A batch is committed, or its session has ended: then its appends stay in `_pending` for the next session."""

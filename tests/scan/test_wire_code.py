@@ -47,6 +47,7 @@ from waltzctl.engine.scan.wire_layout import (
     POSITION,
     RECORDS,
     ROW,
+    ROWS,
     RUNS,
     TAKEN,
     GroupColumn,
@@ -515,6 +516,8 @@ class _Asked:
         self.said["admit"].add(status)
         names = {ADMITTED: "admitted", CONTENDED: "contended"}
         self.judged |= {names.get(one, "refused") for one in verdicts[: state[TAKEN]]}
+        if not status and state[TAKEN] < state[FILLED] and state[RECORDS] < state[ROWS]:
+            self.judged.add("waits")
         return status
 
     def settle_appends(self, state: Any, written: Any, in_flight: Any, appends: Any, locks: Any) -> int:
@@ -541,7 +544,7 @@ def test_the_trial_meets_every_answer(asked: _Asked) -> None:
         "groups": verdicts - {FrameVerdict.RECORD_CHECKSUM, FrameVerdict.TOO_LONG},
         **{name: {FrameVerdict.DONE, FrameVerdict.MALFORMED} for name in ("numbers", "admit", "settle")},
     }
-    assert asked.judged == {"admitted", "refused", "contended"}
+    assert asked.judged == {"admitted", "refused", "contended", "waits"}
     between = any(
         shown[place : place + 3] == (False, True, False) for shown in asked.groups for place in range(len(shown))
     )

@@ -42,7 +42,7 @@ def of(kind: str, *locks: int) -> AppendLocks:
     return AppendLocks(**{kind: locks})
 
 
-_ALL, _NOTHING = (1 << 63) - 1, -(1 << 62)
+_ALL, _NOTHING = 1 << 62, -(1 << 62)
 """High-water marks of clients that know everything, and nothing."""
 
 
@@ -54,7 +54,7 @@ class Table(LockTable):
 
     def begin(self, held: HeldLocks) -> bool:
         """Whether it is not contended; what its client knows is as if it knew everything."""
-        (verdict,) = self.admit(held, 1)
+        (verdict,) = self.admit(held, 1, _ALL)
         assert verdict in {ADMITTED, CONTENDED}
         return verdict == ADMITTED
 
@@ -64,7 +64,7 @@ class Table(LockTable):
         written, in_flight = self._slots()
         self._table = written, array("q", bytes(8)) * self.size
         try:
-            (verdict,) = self.admit(of, 1)
+            (verdict,) = self.admit(of, 1, _ALL)
             assert verdict not in {ADMITTED, CONTENDED}
             return verdict
         finally:
@@ -91,7 +91,7 @@ def test_each_kind_against_each_other(kind: str, other: str) -> None:
     table = Table(9, 100)
     assert table.begin(table.held(of(other, 7)))
     verdict = ADMITTED if kind == "append" or other == "read" else CONTENDED
-    assert table.admit(table.held(of(kind, 7)), 1) == [verdict]
+    assert table.admit(table.held(of(kind, 7)), 1, _ALL) == [verdict]
     table = Table(9, 100)
     table.begin(table.held(of(other, 7)))
     table.commit(table.held(of(other, 7)), 10)
@@ -103,10 +103,42 @@ def test_each_kind_against_each_other(kind: str, other: str) -> None:
 def test_what_is_behind_a_contended_append_is_judged_at_once() -> None:
     table = LockTable(4, 30_000)
     asked = [(4, of("write", 1)), (4, of("read", 1)), (3, of("read", 2)), (3, of("read", 1)), (4, of("append", 1))]
-    assert table.admit(held_locks([*asked, (4, of("write", 3))]), 9) == [
+    assert table.admit(held_locks([*asked, (4, of("write", 3))]), 9, 4) == [
         *(ADMITTED, CONTENDED, 4, CONTENDED, ADMITTED, ADMITTED)
     ]
     assert sum(in_flight(table)) == 9, "three that are admitted"
+
+
+def test_a_client_that_claims_to_know_what_is_not_committed_waits() -> None:
+    """It may be right, and is admitted then; nothing behind it is judged before."""
+    table = LockTable(4, 30_000)
+    asked = [(4, of("write", 1)), (4, of("read", 1)), (5, of("read", 1)), (4, of("read", 1))]
+    assert table.admit(held_locks(asked), 9, 4) == [ADMITTED, CONTENDED]
+    assert table.admit(held_locks(asked[2:]), 9, 4) == []
+    table.commit(held_locks(asked[:1]), 5)
+    assert table.admit(held_locks(asked[2:]), 9, 5) == [ADMITTED, 5]
+
+
+def test_a_contended_append_is_refused_with_the_last_that_wrote_whatever_is_in_flight_now() -> None:
+    table = LockTable(4, 30_000)
+    held = held_locks([(4, of("write", 1)), (4, of("write", 2)), (4, of("read", 1)), (4, AppendLocks(write=(2, 1)))])
+    assert table.admit(held, 9, 4) == [ADMITTED, ADMITTED, CONTENDED, CONTENDED]
+    table.commit(held.part(0, 2), 5)
+    now = held_locks([(6, of("write", 1, 2))])
+    assert table.admit(now, 1, 6) == [ADMITTED]
+    before = table._slots()
+    assert table.conflicts(held.part(2, 4), 6) == [5, 6]
+    assert table._slots() == before
+    table.commit(now, 7)
+    assert table.conflicts(held.part(2, 4), 6) == [7, 7]
+
+
+def test_behind_a_reset_a_contended_append_is_refused_all_the_same() -> None:
+    table, held = LockTable(4, 10), held_locks([(4, of("read", 1)), (4, of("write", 1))])
+    table.reset(4)
+    assert table.conflicts(held, 9) == [9, 9]
+    table.reset(5)
+    assert table.conflicts(held, 9) == [5, 5], "nothing is left marked"
 
 
 def test_what_is_refused_marks_nothing() -> None:
@@ -146,7 +178,7 @@ def test_a_table_takes_memory_from_the_first_locks_on() -> None:
     assert table._table is None
     table.reset(7)
     assert table._table is None
-    assert table.admit(held, 2) == [7, ADMITTED]
+    assert table.admit(held, 2, 7) == [7, ADMITTED]
     assert sum(in_flight(table)) == 3
     table.reset(8)
     assert table._table is None
@@ -294,21 +326,23 @@ def test_appends_that_come_together_are_judged_as_one_by_one(
     stop = data.draw(st.integers(first + 1, len(came)))
     most = data.draw(st.integers(1, 9))
     before = data.draw(st.lists(st.integers(0, 12), max_size=3))
-    end = data.draw(st.sampled_from(["commit", "give up"]))
+    end, committed = data.draw(st.sampled_from(["commit", "give up"])), data.draw(st.integers(-2, 12))
 
     def check() -> None:
         together, alone = LockTable(3, size), LockTable(3, size)
         for table in (together, alone):
-            table.admit(held_locks([(99, AppendLocks(write=(lock,))) for lock in before] or [(0, AppendLocks())]), 9)
+            table.admit(
+                held_locks([(99, AppendLocks(write=(lock,))) for lock in before] or [(0, AppendLocks())]), 9, 99
+            )
         held = held_locks(came).part(first, stop)
         told, admitted = list[int](), list[HeldLocks]()
         for one in came[first:stop]:
-            verdict = alone.admit(held_locks([one]), 1) if len(admitted) < most else []
+            verdict = alone.admit(held_locks([one]), 1, committed) if len(admitted) < most else []
             if not verdict:
                 break
             told += verdict
             admitted += [held_locks([one])] if verdict == [ADMITTED] else []
-        assert together.admit(held, most) == told
+        assert together.admit(held, most, committed) == told
         assert in_flight(together) == in_flight(alone)
         begun, transaction = 0, 20
         for fine, group in groupby(told, ADMITTED.__eq__):
@@ -328,19 +362,19 @@ def test_appends_that_come_together_are_judged_as_one_by_one(
 def test_an_append_is_refused_by_what_its_client_does_not_know() -> None:
     table = Table(7, 30_000)
     asked = [(mark, of(kind, 1)) for mark in (6, 7, 8) for kind in KINDS]
-    told = [table.admit(held_locks([one]), 1) for one in asked[:2] + asked[2:3]]
+    told = [table.admit(held_locks([one]), 1, 8) for one in asked[:2] + asked[2:3]]
     assert told == [[7], [7], [ADMITTED]]
     table.reset(7)
-    assert table.admit(held_locks([(6, of("read", 1)), (7, of("read", 1)), (8, of("read", 1))]), 9) == [
+    assert table.admit(held_locks([(6, of("read", 1)), (7, of("read", 1)), (8, of("read", 1))]), 9, 8) == [
         *(7, ADMITTED, ADMITTED)
     ]
 
 
 def test_appends_that_are_committed_together_have_transactions_of_their_own() -> None:
     table, two = LockTable(-1), held_locks([(-1, of("write", 1)), (-1, of("append", 2))])
-    assert table.admit(two, 9) == [ADMITTED, ADMITTED]
+    assert table.admit(two, 9, -1) == [ADMITTED, ADMITTED]
     table.commit(two, 5)
-    assert table.admit(held_locks([(5, of("read", 1)), (5, of("read", 2)), (6, of("read", 2))]), 9) == [
+    assert table.admit(held_locks([(5, of("read", 1)), (5, of("read", 2)), (6, of("read", 2))]), 9, 6) == [
         *(ADMITTED, 6, ADMITTED)
     ]
 
@@ -349,7 +383,7 @@ def test_locks_that_are_no_table_are_refused() -> None:
     held = held_locks([(0, of("write", 1, 2)), (0, of("write", 3))])
     table = LockTable(-1, 100)
     for wrong in (replace(held, locks=held.locks[:1]), replace(held, locks=held.locks[:2])):
-        for call in (lambda it: table.admit(it, 9), lambda it: table.commit(it, 1), table.give_up):
+        for call in (lambda it: table.admit(it, 9, 9), lambda it: table.commit(it, 1), table.give_up):
             with pytest.raises(ValueError, match=r"^the locks of appends end elsewhere than they should$"):
                 call(wrong)
 

@@ -489,7 +489,7 @@ def test_of_appends_that_come_together_each_is_judged_by_its_own_locks(tmp_path:
             partition.append(Append(PackedRecords.of(map(made, range(len(asked)))), appender, held))
             assert await partition.flush() == 2
             size = 37 + 24
-            assert appender.told == [(1, -1), (2, -1), (2, 2 * size), (3, 3 * size), (5, 2), (1, size)]
+            assert appender.told == [(1, -1), (2, -1), (2, 2 * size), (3, 3 * size), (5, 0), (1, size)]
             written = await partition.store.headers(0, 9)
             assert [(one.transaction_id, one.request_id.sequence) for one in written] == [(0, 0), (1, 3), (2, 4)]
 
@@ -579,7 +579,7 @@ def test_locks_in_flight_of_nobody_are_reset(tmp_path: Path, caplog: pytest.LogC
         async with unwritten(tmp_path) as partition:
             appender = Told()
             assert partition._locks is not None
-            partition._locks.admit(held_locks([(-1, wire.AppendLocks(write=(1,)))]), 1)
+            partition._locks.admit(held_locks([(-1, wire.AppendLocks(write=(1,)))]), 1, -1)
             partition.append(under_locks(appender, 1, 1))
             assert await partition.flush() == 0
             assert [told for told in appender.told if told[1] < 37] == [(1, 0)]
