@@ -132,7 +132,8 @@ def storage_kinds() -> Iterable[FindingKind]:
     yield FindingKind(
         Code.SEGMENT_NAME, damage,
         "The first transaction id in a segment's header differs from the one in its file name.",
-        "As for segment-key. If the first record shows that the header is right, the file was renamed.",
+        "As for segment-key. If the first record shows that the header is right, the file was renamed: recover gives it its"
+        " name back if that is free and the segments on both sides join it, or a replica holds its records.",
         RECOVER, then=(FROM,),
     )  # fmt: skip
     yield FindingKind(

@@ -14,6 +14,8 @@ a data file of which only the header is wrong       a torn tail in front of it, 
                                                     it begins (`engine.findings.damaged_records`)
 ==================================================  ================================================  =======================
 
+Beside such a data file nothing of the partition is given up either, whatever else is left for it (`held_back`).
+
 No repair changes a data file of which it is not proven that its records belong here, nor its index: the remedy of an index
 would do nothing, and that of a lost record nothing either, even if it may give records up.
 """
@@ -33,6 +35,7 @@ _OF_CONTROL_FILES = frozenset(
 )
 _OF_HEADERS = frozenset({Code.SEGMENT_KEY, Code.SEGMENT_PARTITION, Code.SEGMENT_NAME, Code.UNKNOWN_VERSION})
 _OF_ENDS = frozenset({Code.ACKNOWLEDGED_MISSING, Code.DURABLE_MISSING})
+_GIVING_UP = frozenset({"--allow-data-loss", "--forget-losses"})
 _RECOVER = "waltzctl recover "
 _REPAIRS = (_RECOVER, "waltzctl rebuild-index ")
 
@@ -76,6 +79,14 @@ class Obstacles:
             return replace(finding, remedy=None, waits_for=Code.SPECIAL_FILE)
         return finding
 
+    def held_back(self, finding: Finding) -> Finding:
+        """The finding, with the remedy of a header of its partition where its own would give records up or forget them."""
+        words = () if finding.remedy is None else finding.remedy.split()
+        header = next((one for one in self._headers.values() if one.partition == finding.partition), None)
+        if header is None or not _GIVING_UP.intersection(words):
+            return finding
+        return replace(finding, remedy=header.remedy, waits_for=header.code)
+
     def headers_from(self, finding: Finding) -> int | None:
         """From which segment on, by its name, all headers of the partition may be an obstacle; None: that of its own alone."""
         return _least(finding) if _by_repair(finding) and self._control is None else None
@@ -96,6 +107,18 @@ class Obstacles:
             others = (one for one in self._headers.values() if one.partition == finding.partition)
             known = next((one for one in others if one.segment is not None and one.segment >= least), None)
         return None if known is not None and known.code is finding.code else known
+
+
+def held_back(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """What a command has left, without giving anything up, or forgetting it, beside a data file that may be another's.
+
+    That file, or its place, may tell of what would be given up: it is mended or moved away first.
+    """
+    found = tuple(findings)
+    obstacles = Obstacles()
+    for one in found:
+        obstacles.note(one)
+    return tuple(map(obstacles.held_back, found))
 
 
 def _by_repair(finding: Finding, commands: str | tuple[str, ...] = _REPAIRS) -> bool:

@@ -9,6 +9,9 @@ from pathlib import PurePath
 from waltzctl.engine.catalogue import CATALOGUE, Code, Severity
 from waltzctl.engine.shell_words import shell_join
 
+FORGETTING = frozenset({"--forget-losses", "--forget-journal"})
+"""Options with which a command only removes a note, and repairs nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:
@@ -18,9 +21,10 @@ class Ran:
     options: frozenset[str] = frozenset()
 
     def covers(self, remedy: str) -> bool:
-        """Whether this command is that of `remedy` and had all of its options."""
+        """Whether this command is that of `remedy` and had all of its options; what only forgets has mended nothing."""
         command, *rest = remedy.split()
-        return command == self.command and {word for word in rest if word.startswith("--")} <= self.options
+        wanted = {word for word in rest if word.startswith("--")}
+        return command == self.command and wanted <= self.options and self.options & FORGETTING <= wanted
 
 
 class MendedInCopy:

@@ -183,6 +183,10 @@ class SegmentCheck:
         """The finding that says why the index cannot be used; empty where it can."""
         return () if self._index_problem is None else (self._index_problem,)
 
+    def _index_in_the_way(self) -> tuple[Finding, ...]:
+        """The finding about what stands in the index's place, or cannot be read; a missing or short one is told with the data."""
+        return tuple(one for one in self.index_problem() if one.code in (Code.SPECIAL_FILE, Code.READ_ERROR))
+
     def watch(self) -> Watch:
         """A watch over both files that compares them with their states when they were opened."""
         # a truncation may have removed the index a moment ago, which shows only in the directory's modification time
@@ -447,8 +451,8 @@ class SegmentCheck:
             accounted = self.job.first - 1 + entries
             nothing = SegmentReport(self.job, self.begins, self.job.first, accounted, uncertain=not entries)
             if not self.job.last or watch.quiet():
-                finding = self.job.short_header(self.size, entries)
-                return replace(nothing, next_id=None, uncertain=False, findings=(finding,))
+                found = (self.job.short_header(self.size, entries), *self._index_in_the_way())
+                return replace(nothing, next_id=None, uncertain=False, findings=found)
             try:
                 if not watch.wait():
                     return nothing

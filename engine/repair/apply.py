@@ -17,6 +17,7 @@ from waltzctl.engine.durable.ownership import Ownership
 from waltzctl.engine.durable.restore import other_times
 from waltzctl.engine.errors import DiskReadError, RefusedError, with_roll_backs
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
+from waltzctl.engine.findings.obstacles import held_back
 from waltzctl.engine.log.cluster_keys import SalvagedCluster
 from waltzctl.engine.repair.plan import Binding, Repair, check_lockable
 from waltzctl.engine.repair.store_kinds import is_page_store
@@ -232,4 +233,4 @@ def verify_again(
                 findings.append(seen if ran is None else left_by(seen, storage, ran, mended))
     except DiskReadError:
         status = "damaged"
-    return status, tuple(map(SalvagedCluster(storage).named, findings))
+    return status, held_back(map(SalvagedCluster(storage).named, findings))

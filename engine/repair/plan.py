@@ -27,6 +27,7 @@ from waltzctl.engine.durable.restore import stamp
 from waltzctl.engine.errors import DiskReadError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
 from waltzctl.engine.findings.control_files import control_missing
+from waltzctl.engine.findings.obstacles import held_back
 from waltzctl.engine.log.cluster_keys import SalvagedCluster
 from waltzctl.engine.log.partition_directories import partition_directories
 from waltzctl.engine.log.places import local, may_be_directory
@@ -475,7 +476,7 @@ class PlanDraft:
             "roll_back": self.roll_back,
         }
         digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-        plan = Plan(digest, self.command, self.path, self.arguments, tuple(self.steps), tuple(self.undecided))
+        plan = Plan(digest, self.command, self.path, self.arguments, tuple(self.steps), held_back(self.undecided))
         return Repair(
             plan, self.storage, tuple(self.edits), partitions, binding, sources, self.roll_back, self.of_marked, self.unread,
             tuple(sorted(self.unlisted)), missing,

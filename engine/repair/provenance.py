@@ -136,7 +136,8 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
     reasons, wrong, unproven = _judge_fields(data, index, right, first_record)
     twin = index is not None and index == replace(right, created=index.created, reserved=index.reserved)
     apart = index is not None and abs(index.created - data.created) > MOMENT_MS
-    said, sources = _ask_witnesses(view, content, around)
+    only_version = data == replace(right, version=data.version)
+    said, sources = _ask_witnesses(view, content, around, placed=only_version)
     # a zeroed header has no creation time; its partition 0 and first id 0 may be right by chance
     if apart and len(wrong) == 1 and data.created:
         said.against.append("it was not created when its index was")
@@ -228,9 +229,11 @@ def _judge_fields(
 
 
 def _ask_witnesses(
-    view: SegmentView, content: Content, around: SegmentSurroundings
+    view: SegmentView, content: Content, around: SegmentSurroundings, *, placed: bool
 ) -> tuple[_WitnessReport, frozenset[PurePath]]:
     """What the witnesses say, and the replica files that were read.
+
+    `placed`: cluster key, partition and first id are right; then an overlap with the next segment is no objection.
 
     A replica with the same records overrides objections from the index, the request ids and the next segment.
     """
@@ -240,7 +243,7 @@ def _ask_witnesses(
     with hint_of(view.index_path) as hint:
         named_here, stop = _compare(content, named, hint, partition, said)
     behind = around.following(named)
-    if behind is not None and stop > behind:
+    if behind is not None and stop > behind and not placed:
         said.against.append(f"it goes on to transaction {stop - 1}, and the next segment begins with {behind}")
     if said.records and not named_here and _named_beside(view, around):
         said.against.append(f"its request ids do not name partition {partition}")

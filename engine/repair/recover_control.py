@@ -8,6 +8,8 @@ one struct of a pair invalid   copy of the valid one; in the released layout wit
 wrong stored partition id      rewritten as the info's place says, if the pair is valid
 wrong number of partitions     follows from the file's length, if every info is sound and nothing shows that the file was
                                longer (a file cut after an info is sound too, and would lose its other partitions)
+bytes behind the stated infos  cut off, if those are sound, and neither a directory nor a stored id says that what stands
+                               behind them is the info of another partition
 zeros after the infos          cut off: release 0.13.2 extends files of the documented layout when it fails to open them
 =============================  ==========================================================================================
 
@@ -132,8 +134,10 @@ class _Mender:
             self._write(offset, (~held if marked else held).to_bytes(size, "big", signed=True))
             return True
         if 0 < stated <= held and len(control.infos) == stated and all(map(_sound, control.infos)):
-            self._cut(stated, f"bytes behind the infos of {stated} partitions, which are sound")
-            return True
+            longer = longer or self._has_more(stated)
+            if longer is None:
+                self._cut(stated, f"bytes behind the infos of {stated} partitions, which are sound")
+                return True
         said = f"the infos do not tell what is right{f'; {longer}' if longer else ''}"
         self.draft.leave(control_size(self.path, control, self.draft.storage), said)
         return False
@@ -145,6 +149,15 @@ class _Mender:
             return f"there is a directory of partition {beyond[-1]}: infos are missing at the file's end"
         if held < stated <= MAX_PARTITIONS and (stated ^ held).bit_count() > 1:
             return "more than one bit of the header would have to be wrong: infos may be missing at the file's end"
+        return None
+
+    def _has_more(self, stated: int) -> str | None:
+        """Why what stands behind the first `stated` infos may be the info of a partition whose pair is lost, in words."""
+        infos = self.control.partitions
+        beyond = [one.partition for one in infos[stated:] if one.stored_partition == one.partition]
+        beyond += [number for number in partition_places(self.path.parent) if stated <= number <= len(infos)]
+        if beyond:
+            return f"partition {min(beyond)} has an info or a directory, and its pair may be lost"
         return None
 
     def cut_extension(self) -> None:
@@ -219,15 +232,14 @@ class _Mender:
 
     def _pair_lost(self, info: PartitionInfo) -> None:
         partition, layout = info.partition, self.control.layout
-        if not self.allow:
-            self._undecided(info, "session and marks are lost")
-            return
         found = self.view.partitions.get(partition)
         # it would no longer be assigned, whatever lies in it; a link may lead to a disk that is not mounted
         if found is None and places.still_named(self.view.path / str(partition)):
-            self._undecided(
-                info, "session and marks are lost, and what stands in its directory's place cannot be listed"
-            )
+            said = "session and marks are lost, and what stands in its directory's place cannot be listed; move that away by hand"
+            self._undecided(info, said, waits_for=Code.SPECIAL_FILE)
+            return
+        if not self.allow:
+            self._undecided(info, "session and marks are lost")
             return
         written = initial_info(layout, partition)
         if layout.has_flags and found is not None and (found.segments or found.special or found.strays):
@@ -241,9 +253,9 @@ class _Mender:
         )  # fmt: skip
         self._write(layout.info_offset(partition), written.encode())
 
-    def _undecided(self, info: PartitionInfo, why: str | None = None) -> None:
+    def _undecided(self, info: PartitionInfo, why: str | None = None, *, waits_for: Code | None = None) -> None:
         for finding in pair_findings(self.path, self.control.layout, info, self.draft.storage):
-            self.draft.leave(finding, why)
+            self.draft.leave(replace(finding, waits_for=waits_for), why)
 
 
 def _sound(info: PartitionInfo) -> bool:

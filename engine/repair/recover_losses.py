@@ -387,15 +387,39 @@ class LossPlanner:
         with hint:
             return explained_by_tail(IndexReader(hint, part.first), tail.seen, part.data.size, tail.first)
 
+    def restore_tail(self, part: RepairedSegment, tail: Loss) -> bool:
+        """Put a replica's records in the place of a tail of which only bits or ids are wrong; False where none is proven."""
+        whole = self.records.whole_tail(part, tail)
+        if whole is None:
+            return False
+        self._restored(part, replace(tail, stop=whole.runs[-1].stop), whole)
+        assert part.content is not None
+        part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
+        return True
+
+    def mend_tails(self, earlier: RepairedSegment, later: RepairedSegment) -> None:
+        """Mend the tails of two segments that overlap, which keep them from being compared.
+
+        That of the earlier one goes where all of it is refuted, or may be given up.  That of the later one is restored where the
+        earlier one is whole and goes on behind it: so it is no end of the log, which nobody else looks at.
+        """
+        tail = earlier.tail
+        if tail is not None and tail.out_of_order and not tail.kept:
+            if self.rivals.superfluous(earlier, tail):
+                why = "repeats, or a replica holds other records under their ids"
+                self.cut_tail(earlier, tail, why, loses=bool(self.replicas))
+            elif self.context.allow_data_loss:
+                self.cut_tail(earlier, tail, "the next segment begins in front of them", loses=True)
+        inside = earlier.survey is not None and later.tail is not None and later.tail.first < earlier.survey.next_id
+        if tail is None and inside and later.tail is not None:
+            self.restore_tail(later, later.tail)
+
     def _torn_tail(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
         """A torn tail above the mark: the remains of a write that was never acknowledged."""
         context = self.context
-        whole = self.records.whole_tail(part, tail)
-        if whole is not None:
-            self._restored(part, replace(tail, stop=whole.runs[-1].stop), whole)
-            assert part.content is not None
-            part.content = part.content.spliced(tail.offset, tail.end, tuple(run.span for run in whole.runs))
-        elif self.replicas and self.rivals.superfluous(part, tail):
+        if self.restore_tail(part, tail):
+            return
+        if self.replicas and self.rivals.superfluous(part, tail):
             self.cut_tail(part, tail, "repeats, or a replica holds other records under their ids", loses=True)
         elif tail.unread:
             self.leave_tail(part, tail, "it was given up unread; salvage can look closer")

@@ -22,6 +22,8 @@ from waltzctl.engine.repair.provenance import SegmentSurroundings
 from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_ledger import restored_by, settle_ledger
 from waltzctl.engine.repair.recover_losses import LossPlanner
+from waltzctl.engine.repair.recover_names import with_own_names
+from waltzctl.engine.repair.recover_orphans import restore_listed
 from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from waltzctl.engine.repair.recover_strays import plan_strays
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, open_part, plan_files
@@ -51,6 +53,8 @@ def plan_partition(
     `agreed`: what a comparison of all replicas decided.  `accepted`: the partition's losses in the ledger.
     """
     directory = draft.storage / str(partition) if view is None else view.path
+    if view is not None:
+        view = with_own_names(draft, control, view, partition, replicas, allow_data_loss=allow_data_loss)
     around = SegmentSurroundings(control, partition, () if view is None else view.segments, replicas)
     context = RepairContext(draft, control, partition, directory, allow_data_loss, around)
     draft.partitions.add(partition)
@@ -70,6 +74,8 @@ def plan_partition(
     context.segments = [open_part(context, one) for one in around.segments]
     if view is not None:
         plan_strays(context, view.strays, assigned=assigned)
+    if agreed is None:
+        restore_listed(context, replicas)
     mark = _mark(control, partition)
     reconciliation = None if agreed is None else Reconciliation(context, agreed, mark, [])
     if reconciliation is not None:
@@ -189,6 +195,8 @@ class _Walk:
                     continue
                 if outcome is Outcome.CUT:
                     self.expected = part.first
+                if outcome is Outcome.LEFT:
+                    self.losses.mend_tails(before, part)
                 if outcome is Outcome.LEFT and _whole_end(before) > _whole_end(part):
                     continue  # `before` reaches further, so the next segment is compared with it
             self._join(before, part)

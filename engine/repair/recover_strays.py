@@ -3,8 +3,8 @@
 =========================================================================================  ==============================
 stray                                                                                      action
 =========================================================================================  ==============================
-its headers, all its records and both neighbouring segments prove which segment it is,     renamed to the segment's name
-and no data file has that name
+its headers, all its records and both neighbouring segments prove which segment it is, or  renamed to the segment's name
+a replica holds its records and there is room for them; and no data file has that name
 byte for byte a copy (or the beginning) of the data file under that name                   removed into the quarantine
 anything else                                                                              reported; the operator decides
 =========================================================================================  ==============================
@@ -20,9 +20,10 @@ from waltzctl.engine.durable.restore import read_chunks
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.findings.directory_contents import Stray, stray_finding
-from waltzctl.engine.log.view import StraySegment
+from waltzctl.engine.log.view import FileState, StraySegment
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
+from waltzctl.engine.repair.replicas import Agreement
 from waltzctl.engine.repair.survey import Survey, hint_of, survey
 from waltzctl.engine.storage.strays import Ids, StrayVerdict, hidden, ids_of, judge_stray
 from waltzctl.formats.segment import segment_name
@@ -76,10 +77,14 @@ def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:
             return f"{there.data_path.name} stands in its place and holds other bytes"
         _set_aside(context, stray, f"a copy of {there.data_path.name}, byte for byte")
         return None
+    if FileState.of(place := context.directory / segment_name(first)) is not None:
+        return f"{place.name} is another segment under its name, which has to get its own first"
     content = Content.of_file(stray.data.path, stray.data.size)
     with hint_of(stray.index_path) as hint:
         found = survey(content, first, hint)
-    why = _why_not_taken(context, found)
+    why, proof = _why_not_taken(context, found), "header, records and neighbours prove"
+    if why is not None and _replicated(context, content, found):
+        why, proof = None, "header and records, which a replica holds under the same ids, prove"
     if why is not None:
         return why
     part = context.new_part(first, header.created)
@@ -87,7 +92,7 @@ def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:
     part.original = part.content = content
     context.draft.step(
         "rename-segment", stray.data.path, context.partition,
-        f"header, records and neighbours prove that it is {segment_name(first)}",
+        f"{proof} that it is {segment_name(first)}",
         ids=(first, found.next_id - 1), offset=0, length=stray.data.size,
     )  # fmt: skip
     _remove(context, stray)
@@ -119,6 +124,26 @@ def _why_not_taken(context: RepairContext, found: Survey) -> str | None:
     if behind is not None and behind.first != found.next_id:
         return f"it leads to transaction {found.next_id}, {behind.data_path.name} begins with {behind.first}"
     return None
+
+
+def _replicated(context: RepairContext, content: Content, found: Survey) -> bool:
+    """Whether replicas hold the records of a surveyed stray, none holds other ones, and the segments leave room for them.
+
+    Then it needs no neighbour that is whole.
+    """
+    if not found.records or found.losses or not all(_leaves_room(one, found) for one in _standing(context)):
+        return False
+    replicas = context.around.replicas
+    told = {one.compare(context.partition, content, found.begins) for one in replicas}
+    context.draft.sources |= {held.path for one in replicas for held in one.segments(context.partition)}
+    return Agreement.EQUAL in told and Agreement.DIFFERS not in told
+
+
+def _leaves_room(part: RepairedSegment, found: Survey) -> bool:
+    """Whether a segment ends in front of a surveyed stray, or begins behind it, as far as can be known."""
+    if part.first >= found.next_id:
+        return True
+    return part.first < found.begins and part.survey is not None and part.survey.next_id <= found.begins
 
 
 def _is_beginning_of(stray: StraySegment, part: RepairedSegment) -> bool:

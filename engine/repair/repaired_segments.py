@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, loss_finding, make_finding
 from waltzctl.engine.findings.headers import strange_finding
@@ -209,6 +210,10 @@ class RepairContext:
         """Add a segment that holds only a header: a new one, or one in place of a file that held no record."""
         data_path, index_path = self.directory / segment_name(first), self.directory / index_name(first)
         data, index = FileState.of(data_path), FileState.of(index_path)
+        gone = (Remove(data_path), Remove(index_path))
+        if data is not None and gone[0] in self.draft.edits:  # it leaves for its own name, and is replaced as a whole
+            self.draft.edits[:] = [edit for edit in self.draft.edits if edit not in gone]
+            data = None
         found = None if index is None else read_segment_header(index)
         header = SegmentHeader(0, created, self.control.header.cluster_key, self.partition, first)
         if found is not None and found.first_transaction_id == first and found.cluster_key == header.cluster_key:

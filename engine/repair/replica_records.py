@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
-from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaSegments, find_proven, same_record
+from waltzctl.engine.repair.replicas import (
+    Neighbours,
+    Proven,
+    Refusal,
+    ReplicaSegments,
+    find_proven,
+    same_but_id,
+    same_record,
+)
 from waltzctl.engine.repair.survey import Loss
 from waltzctl.engine.repair.witnesses import Witnesses, record_at, records_in_a_row
 from waltzctl.engine.scan.carve import carve_records
@@ -84,9 +92,11 @@ class ReplicaRecords:
 
         After several records with wrong ids the last one may be torn.  It is restored when its remaining bytes equal the
         beginning of the replica's record; otherwise the result ends before it, and it is cut like any torn tail.
+
+        Where no intact record stands in front of them, the first of them has to be the replica's, all but the id.
         """
         neighbours = Neighbours(self.witnesses.before(part, tail.first), None)
-        if not self.replicas or neighbours.before is None:
+        if not self.replicas or (neighbours.before is None and not self._moved(part, tail)):
             return None
         length, whole = tail.end - tail.offset, None
         for count in range(1, 1 + (ORDER_WINDOW if tail.out_of_order else 1)):
@@ -100,6 +110,12 @@ class ReplicaRecords:
             else:
                 return whole if whole is not None and self._stands_alike(part, tail, whole) else None
         return None
+
+    def _moved(self, part: RepairedSegment, tail: Loss) -> bool:
+        """Whether the first record of a tail is a replica's record of the expected id, under another id."""
+        here = record_at(part, tail.offset) if tail.out_of_order else None
+        there = (one.record(self.context.partition, tail.first) for one in self.replicas)
+        return here is not None and any(one is not None and same_but_id(here, one) for one in there)
 
     @staticmethod
     def _begins_alike(part: RepairedSegment, tail: Loss, found: Proven, start: int) -> bool:

@@ -25,6 +25,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.log import places
+from waltzctl.engine.log.cluster_keys import advice_on_replica
 from waltzctl.engine.log.target import TargetKind, resolve
 from waltzctl.engine.log.view import (
     FileState,
@@ -61,6 +62,8 @@ _COMPARED = 256
 """About how many records of a run are compared one by one when a replica does not hold all of the run."""
 _DATA_CHECKSUM_OFFSET = RECORD_HEADER.offset_of("data_checksum")
 """Byte offset of the data checksum in a record: after id, request id, header and data length."""
+_ALL_BUT_ID = slice(RECORD_HEADER.offset_of("request_id"), -CHECKSUM.size)
+"""The bytes of a record that do not depend on its id: all but the id and the record checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +371,7 @@ def open_replicas(paths: Iterable[PurePath], storage: PurePath, control: Control
         if found.cluster_key != wanted.cluster_key:
             raise MismatchError(
                 f"{path}: the cluster key is {found.cluster_key}, not {wanted.cluster_key}",
-                advice="a replica of another cluster holds none of these records",
+                advice=advice_on_replica(storage, wanted.cluster_key, found.cluster_key),
             )
         if found.num_partitions != wanted.num_partitions:
             raise MismatchError(f"{path}: {found.num_partitions} partitions, not {wanted.num_partitions}")
@@ -387,6 +390,11 @@ def same_record(here: bytes, there: bytes | None) -> bool:
     return here[:_DATA_CHECKSUM_OFFSET] == there[:_DATA_CHECKSUM_OFFSET] and not (
         _data_agrees(here) and _data_agrees(there)
     )
+
+
+def same_but_id(here: bytes, there: bytes) -> bool:
+    """Whether two records are the same but for their ids, and so for their record checksums."""
+    return here[_ALL_BUT_ID] == there[_ALL_BUT_ID]
 
 
 def _data_agrees(record: bytes) -> bool:

@@ -23,18 +23,16 @@ from itertools import islice
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
-from waltzctl.engine.repair.replicas import Neighbours, Proven, ReplicaSegments, find_proven, same_record
+from waltzctl.engine.repair.replicas import Neighbours, Proven, ReplicaSegments, find_proven, same_but_id, same_record
 from waltzctl.engine.repair.survey import Loss
 from waltzctl.engine.repair.witnesses import record_at, records_in_a_row
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.accepted_losses import AcceptedLoss
-from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, Record
+from waltzctl.formats.segment import Record
 
 MOST_COMPARED = 10_000
 """Most records in one place that are compared one by one; a place with more is not judged."""
-_ALL_BUT_ID = slice(RECORD_HEADER.offset_of("request_id"), -CHECKSUM.size)
-"""The bytes of a record that do not depend on its id: all but the id and the record checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class Rivals:
                 place = next((end for end in ends if end > place), loss.end)
                 continue
             there = theirs.read(place - loss.offset, len(here.record))
-            moved = there[_ALL_BUT_ID] == here.record[_ALL_BUT_ID]
+            moved = same_but_id(bytes(here.record), there)
             if here.data_ok and not moved and not self._kept(here, found.runs[-1].stop):
                 return here.transaction_id
             place = here.end

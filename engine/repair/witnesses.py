@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from waltzctl.engine.repair.content import Content
-from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
 from waltzctl.engine.repair.replicas import Neighbours, WitnessRecord
 from waltzctl.engine.repair.survey import Loss, Survey
 from waltzctl.engine.scan.columns import RecordView
@@ -46,7 +46,10 @@ class Witnesses:
                     return _below(_witness(one, begin.before, begin.first - 1), first)
                 first = min(first, begin.first)  # nothing of the segment is intact
             elif found.next_id > found.begins:
-                return _below(_witness(one, found.last, found.next_id - 1), first)
+                last = found.next_id - 1
+                if part is not None and one is not part and last >= max(first, part.first):  # the two overlap
+                    return _witness(one, offsets(one, (first - 1,)).get(first - 1), first - 1)
+                return _below(_witness(one, found.last, last), first)
         return None
 
     def behind(self, part: RepairedSegment | None, stop: int) -> WitnessRecord | None:

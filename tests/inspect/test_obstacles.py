@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.builders import build_directory
 from tests.inspect.helpers import age, idx
 from waltzctl.engine.findings import Code, Finding, Ran, left_by, make_finding
-from waltzctl.engine.findings.obstacles import Obstacles
+from waltzctl.engine.findings.obstacles import Obstacles, held_back
 from waltzctl.engine.inspect.dump import dump_segments
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.segment import index_name, segment_name
@@ -17,6 +18,7 @@ from waltzctl.formats.segment import index_name, segment_name
 STORAGE = Path("/d")
 RECOVER = "waltzctl recover /d --partition 0"
 FROM = f"{RECOVER} --from REPLICA"
+FORGET = f"{RECOVER} --forget-losses"
 SALVAGE = "waltzctl salvage /d --to DIR"
 GIVE_UP = frozenset({"--allow-data-loss"})
 
@@ -168,6 +170,37 @@ def test_what_gives_records_up_keeps_the_replica_that_was_named() -> None:
     assert one.remedy == FROM
     assert left_by(one, STORAGE, Ran("recover", frozenset({"--from"}))).remedy == f"{FROM} --allow-data-loss"
     assert left_by(one, STORAGE, Ran("recover", frozenset({"--from"}) | GIVE_UP)).remedy is None
+
+
+@pytest.mark.parametrize("forgot", ["--forget-losses", "--forget-journal"])
+def test_what_only_forgets_has_mended_nothing(forgot: str) -> None:
+    """Behind it --from was named, and not the command that comes first."""
+    ran = Ran("recover", frozenset({forgot}))
+    assert left_by(found(Code.SEGMENT_PARTITION), STORAGE, ran).remedy == RECOVER
+    assert left_by(found(Code.RECORD_ORDER), STORAGE, ran).remedy == FROM
+    assert left_by(found(Code.LOSS_ACCEPTED), STORAGE, Ran("recover", frozenset({"--from"}))).remedy == FORGET
+    both = Ran("recover", frozenset({"--from", "--forget-losses"}))
+    assert left_by(found(Code.LOSS_ACCEPTED), STORAGE, both).remedy is None
+
+
+@pytest.mark.parametrize("header", [Code.SEGMENT_KEY, Code.SEGMENT_PARTITION, Code.SEGMENT_NAME, Code.UNKNOWN_VERSION])
+@pytest.mark.parametrize("ran", [Ran("recover"), Ran("recover", frozenset({"--from"}))])
+def test_beside_a_file_that_may_be_anothers_nothing_is_given_up(header: Code, ran: Ran) -> None:
+    """Its place, or it, may tell of what would be: an index went that alone proved transactions, and so did the ledger."""
+    obstacle = left_by(found(header), STORAGE, ran)
+    codes = (Code.SEGMENT_GAP, Code.SEGMENT_OVERLAP, Code.LOSS_ACCEPTED, Code.INDEX_LONG)
+    first = [left_by(found(code, 16), STORAGE, ran) for code in codes]
+    other = left_by(found(Code.SEGMENT_GAP, 16, 1), STORAGE, ran)
+    alone = left_by(found(Code.ACCEPTED_LOSSES_DAMAGED, None, None), STORAGE, Ran("recover"))
+    told = held_back([*first, obstacle, other, alone])
+    assert told[-3:] == (obstacle, other, alone)
+    gives_up = [
+        one for one in first if one.remedy is not None and ("--allow" in one.remedy or "--forget" in one.remedy)
+    ]
+    assert bool(gives_up) == bool(ran.options)
+    for one, was in zip(told, first, strict=False):
+        assert one == (replace(was, remedy=obstacle.remedy, waits_for=header) if was in gives_up else was)
+    assert held_back([*first, other]) == (*first, other), "no file is in doubt"
 
 
 def test_every_command_knows_what_keeps_a_directory_from_being_repaired(tmp_path: Path) -> None:

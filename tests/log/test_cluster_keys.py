@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import uuid
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.builders import KEY, build_directory, make_records, write_segment
 from tests.cli.running import invoke
 from tests.inspect.helpers import age, flip, run, seg
-from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.errors import MismatchError, RefusedError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log import cluster_keys
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
@@ -103,3 +104,72 @@ def test_so_many_headers_are_read(storage: Path, monkeypatch: pytest.MonkeyPatch
     foreign(storage, 0, 10, 20)
     monkeypatch.setattr(cluster_keys, "MOST_HEADERS", 3)
     assert str(told(storage)[1]).endswith(f"--key {KEY}")
+
+
+@pytest.mark.parametrize("name", ["0000000000000000031.seg", "x.seg"])
+def test_a_misplaced_file_of_another_cluster_makes_the_key_needed(storage: Path, name: str) -> None:
+    """It says nothing of whose directory this is; but salvage finds its records, and was refused without the key."""
+    write_segment(storage / "1", make_records(3), partition=1, key=OTHER).rename(storage / "0" / name)
+    assert str(told(storage)[1]).endswith(f"--key {KEY}")
+
+
+@pytest.mark.parametrize(("size", "salvaged"), [(0, False), (128, False), (167, False), (168, True)])
+def test_without_room_for_a_record_nothing_is_salvaged(storage: Path, size: int, *, salvaged: bool) -> None:
+    """The command was refused: it found no record."""
+    for first in (0, 10):
+        os.truncate(seg(storage, 0, first), size if first else 0)
+    message, remedy = told(storage)
+    assert (remedy is not None, "nothing to salvage" in message) == (salvaged, not salvaged)
+    if not salvaged:
+        assert [one.remedy for one in plan_recover(storage).plan.undecided] == [None]
+        (storage / "0" / "notes").touch()
+        assert told(storage)[1] is not None, "nobody knows what that is"
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "command", "said"),
+    [
+        (0, 0, False, "holds none of these records"),
+        (1, 0, False, "holds none of these records"),
+        (0, 1, True, "1 have the replica's key as well, and 0 the control file's"),
+        (1, 1, True, "1 have the replica's key as well, and 1 the control file's"),
+        (2, 1, False, "move these files away by hand"),
+        (2, 3, True, "3 have the replica's key as well, and 2 the control file's"),
+    ],
+)
+def test_data_files_here_tell_whether_a_replica_or_the_control_file_is_of_another_cluster(
+    tmp_path: Path, own: int, theirs: int, command: bool, said: str
+) -> None:
+    """The replica alone was blamed, and nothing said how to go on."""
+    path = build_directory(tmp_path / "s", {0: 0})
+    for one in (path / "0").iterdir():
+        one.unlink()
+    for number in range(own + theirs):
+        write_segment(path / "0", make_records(3, first=3 * number), key=KEY if number < own else OTHER)
+    replica = build_directory(tmp_path / "r", {0: 9}, key=OTHER)
+    with pytest.raises(MismatchError) as refused:
+        plan_recover(path, replicas=[replica])
+    advice = str(refused.value.advice)
+    assert said in advice
+    assert advice.endswith(f"waltzctl salvage {path} --to DIR --key {OTHER}") == command
+
+
+@pytest.mark.parametrize(("key", "damaged"), [(NEAR, True), (OTHER, False)])
+def test_a_replicas_key_a_few_bits_apart_is_a_damaged_control_file(
+    tmp_path: Path, key: uuid.UUID, damaged: bool
+) -> None:
+    path, replica = build_directory(tmp_path / "s", {0: 3}), build_directory(tmp_path / "r", {0: 3}, key=key)
+    with pytest.raises(MismatchError) as refused:
+        plan_recover(path, replicas=[replica])
+    assert ("differ in 4 bits alone" in str(refused.value.advice)) == damaged
+
+
+def test_a_replica_of_another_cluster_beside_files_without_room_names_no_command(tmp_path: Path) -> None:
+    path, replica = build_directory(tmp_path / "s", {0: 0}), build_directory(tmp_path / "r", {0: 3}, key=OTHER)
+    data = bytearray(seg(path, 0, 0).read_bytes())
+    data[12:28] = OTHER.bytes
+    seg(path, 0, 0).write_bytes(bytes(data))
+    write_segment(path / "0", make_records(3, first=10), key=uuid.UUID(int=5))  # a third cluster's
+    with pytest.raises(MismatchError) as refused:
+        plan_recover(path, replicas=[replica])
+    assert str(refused.value.advice).endswith("from a backup")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_bytes_behind_sound_infos_are_cut(tmp_path: Path, layout: Layout, more: 
 @pytest.mark.parametrize(
     ("stated", "broken", "left"),
     [
-        (1, (1,), 1),
+        (1, (1,), None),
         (1, (), None),
         (1, (0, 1), None),
         (2, (), 2),
@@ -105,6 +106,29 @@ def test_infos_behind_the_stated_ones_are_cut_where_none_of_them_is_valid(
     repair = plan_recover(root)
     cuts = [one for one in repair.plan.steps if one.action == "cut-control-file"]
     assert [one.offset for one in cuts] == ([] if left is None else [layout.file_size(left)])
+
+
+@LAYOUTS
+@pytest.mark.parametrize(
+    ("stored", "there", "cut"), [(1, True, False), (1, False, False), (0, True, False), (0, False, True)]
+)
+def test_no_info_is_cut_that_may_be_a_partitions(
+    tmp_path: Path, layout: Layout, stored: int, there: bool, cut: bool
+) -> None:
+    """Its directory is there, or the number of its place is stored in it: then the number in the header is wrong, not the length.
+
+    Without it the partition is none of the cluster's any more, and no command says a word about its records.
+    """
+    root = directory(tmp_path, layout, 1, broken=(1,))
+    control = root / "waltz-storage.ctl"
+    data = bytearray(control.read_bytes())
+    data[layout.info_offset(1) : layout.info_offset(1) + 4] = stored.to_bytes(4)
+    control.write_bytes(bytes(data))
+    if not there:
+        shutil.rmtree(root / "1")
+    repair = plan_recover(root)
+    assert actions(repair) == (["cut-control-file"] if cut else [])
+    assert undecided(repair) == ([] if cut else ["control-file-size"])
 
 
 @pytest.mark.parametrize("allowed", [False, True])

@@ -239,7 +239,8 @@ CASES: dict[str, tuple[Damage, Damage, Agreed | None, str]] = {
         sound,
         None,
         """
-        unasked, replica: rebuild-index 0.idx; = make 0.idx of 160; ? record-order 0 x1 in 0 [128+0]
+        unasked: rebuild-index 0.idx; = make 0.idx of 160; ? record-order 0 x1 in 0 [128+0]
+        replica: restore-record 0.seg 0..3 [128+240]; rebuild-index 0.idx; = write 0.seg [128+240]; = make 0.idx of 160
         """,
     ),
     "one twice up to the next segment's first": (
@@ -247,7 +248,10 @@ CASES: dict[str, tuple[Damage, Damage, Agreed | None, str]] = {
         sound,
         None,
         """
-        unasked, loss, replica: ? segment-overlap 4 in 4
+        unasked, loss: cut-torn-tail 0.seg 5..5 [428+60]; rebuild-index 0.idx; = cut 0.seg to 428; = make 0.idx of 168;
+          ? segment-overlap 4 in 4
+        replica: cut-torn-tail 0.seg 5..5 [428+60] loses; rebuild-index 0.idx; = cut 0.seg to 428; = make 0.idx of 168;
+          ? segment-overlap 4 in 4
         """,
     ),
     "two overlaps, and a torn end": (

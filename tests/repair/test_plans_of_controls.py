@@ -196,6 +196,15 @@ CASES: dict[str, tuple[Change, str]] = {
     "too few and the pair behind them": (
         lambda data, info, struct: (count(data, 2), flip(data, HEAD + 2 * info + 4, HEAD + 2 * info + 4 + struct)),
         """
+        r, r!, d: ? control-file-size in None [28+4]
+        """,
+    ),
+    "too few and all of the info behind them": (
+        lambda data, info, struct: (
+            count(data, 2),
+            flip(data, HEAD + 2 * info + 3, HEAD + 2 * info + 4, HEAD + 2 * info + 4 + struct),
+        ),
+        """
         r, r!: cut-control-file control [280+76]; = cut control to 280
         d: cut-control-file control [248+60]; = cut control to 248
         """,

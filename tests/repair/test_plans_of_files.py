@@ -243,8 +243,8 @@ CASES: dict[str, tuple[Damage, str]] = {
         lambda d: (d.put(4, range(4, 7)), copied(d, 4, "copy", gone=True)),
         """
         unasked, loss: ? segment-stray 4 in 4; ? segment-gap 4 x4 in 8
-        replica: restore-segment 4.seg 4..7 [128+240]; rebuild-index 4.idx; = make 4.seg of 368; = make 4.idx of 160;
-          ? segment-stray 4 in 4
+        replica: rename-segment copy.seg 4..6 [0+308]; remove-orphan-index copy.idx [0+152]; restore-record 4.seg 7..7
+          [308+60]; rebuild-index 4.idx; = remove copy.seg; = remove copy.idx; = make 4.seg of 368; = make 4.idx of 160
         """,
     ),
     "another name behind a gap": (
@@ -253,9 +253,9 @@ CASES: dict[str, tuple[Damage, str]] = {
         unasked: ? segment-stray 8 in 8; ? acknowledged-missing 4 x6 in 0
         loss: lower-local-low-water-mark control [132+36] loses; accept-loss ledger 4..9 loses; = write control
           [132+36]; = make ledger; ? segment-stray 8 in 8
-        replica: restore-segment 4.seg 4..7 [128+240]; restore-segment 8.seg 8..9 [128+120]; rebuild-index 4.idx;
-          rebuild-index 8.idx; = make 4.seg of 368; = make 4.idx of 160; = make 8.seg of 248; = make 8.idx of 144; ?
-          segment-stray 8 in 8
+        replica: rename-segment copy.seg 8..11 [0+368]; remove-orphan-index copy.idx [0+160]; restore-segment 4.seg 4..7
+          [128+240]; rebuild-index 4.idx; rebuild-index 8.idx; = remove copy.seg; = remove copy.idx; = make 4.seg of
+          368; = make 4.idx of 160; = make 8.seg of 368; = make 8.idx of 160
         """,
     ),
     "another name behind one with a torn end": (
@@ -266,17 +266,18 @@ CASES: dict[str, tuple[Damage, str]] = {
         loss: cut-torn-tail 4.seg 6..6 [248+2] loses; lower-local-low-water-mark control [132+36] loses; rebuild-index
           4.idx; accept-loss ledger 6..9 loses; = write control [132+36]; = cut 4.seg to 248; = make 4.idx of 144; =
           make ledger; ? segment-stray 8 in 8
-        replica: restore-record 4.seg 6..7 [248+120]; restore-segment 8.seg 8..9 [128+120]; rebuild-index 8.idx; =
-          write 4.seg [248+120]; = make 8.seg of 248; = make 8.idx of 144; ? segment-stray 8 in 8
+        replica: rename-segment copy.seg 8..11 [0+368]; remove-orphan-index copy.idx [0+160]; restore-record 4.seg 6..7
+          [248+120]; rebuild-index 8.idx; = remove copy.seg; = remove copy.idx; = write 4.seg [248+120]; = make 8.seg
+          of 368; = make 8.idx of 160
         """,
     ),
     "another name behind nothing": (
         lambda d: (copied(d, 4, "copy", gone=True), d.drop(0)),
         """
         unasked, loss: ? segment-stray 4 in 4; ? segment-gap 0 x8 in 8
-        replica: restore-segment 0.seg 0..3 [128+240]; restore-segment 4.seg 4..7 [128+240]; rebuild-index 0.idx;
-          rebuild-index 4.idx; = make 0.seg of 368; = make 0.idx of 160; = make 4.seg of 368; = make 4.idx of 160; ?
-          segment-stray 4 in 4
+        replica: rename-segment copy.seg 4..7 [0+368]; remove-orphan-index copy.idx [0+160]; restore-segment 0.seg 0..3
+          [128+240]; rebuild-index 0.idx; rebuild-index 4.idx; = remove copy.seg; = remove copy.idx; = make 0.seg of
+          368; = make 0.idx of 160; = make 4.seg of 368; = make 4.idx of 160
         """,
     ),
     "two other names": (

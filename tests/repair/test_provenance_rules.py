@@ -296,7 +296,7 @@ VERDICTS = {
     },
     "records into the next segment": {
         "nothing": "own -",
-        "version": "not v s / own v V",
+        "version": "own v V",
         "key": "not k s / own k KER",
         "partition": "not p s / own p PER",
         "first": "not n s / own n N",

@@ -83,6 +83,25 @@ def test_a_lost_pair_is_left_to_a_person_and_begins_anew_when_told(scene: Scene)
     assert result.exit_status_name == "clean"
 
 
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_lost_pair_waits_for_what_stands_in_the_partitions_place(scene: Scene, kind: str) -> None:
+    """To give it up was named as the next command, which did nothing: it would no longer be assigned."""
+    layout = layout_of(scene)
+    for number in (1, 2):
+        flip(scene.control, layout.struct_offset(1, number))
+    place = scene.root / "1"
+    place.rename(scene.root / "elsewhere")
+    place.write_bytes(b"") if kind == "file" else place.symlink_to("nowhere")
+    for loss in (False, True):
+        repair = plan_recover(age(scene.root), allow_data_loss=loss)
+        left = [one for one in repair.plan.undecided if one.code == "control-pair-checksum"]
+        assert [(one.remedy, "move that away by hand" in one.message) for one in left] == [(None, True)]
+    place.unlink()
+    (scene.root / "elsewhere").rename(place)
+    (left,) = plan_recover(scene.root).plan.undecided
+    assert str(left.remedy).endswith("--partition 1 --allow-data-loss")
+
+
 def test_with_a_lost_pair_no_torn_end_is_cut(scene: Scene) -> None:
     """Nothing tells whether the torn record was acknowledged."""
     for number in (1, 2):

@@ -112,7 +112,9 @@ def test_a_foreign_segment_is_not_adopted(scene: Scene) -> None:
     assert undecided(repair) == ["segment-partition"]
 
 
-def test_a_renamed_segment_is_left_to_a_person(scene: Scene) -> None:
+def test_a_renamed_segment_that_is_damaged_is_left_to_a_person(scene: Scene) -> None:
+    """A whole one gets its name back: `tests.repair.test_recover_names`."""
+    flip(scene.seg(100), 128 + 9)
     scene.seg(100).rename(scene.seg(101))
     scene.idx(100).rename(scene.idx(101))
     repair, _ = recover(scene)

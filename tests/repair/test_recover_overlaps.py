@@ -330,3 +330,75 @@ def test_a_run_that_others_go_on_from_is_kept_if_they_go_as_far(tmp_path: Path, 
         assert stored(path) == [*records(0, 15), *records(15, stop, seed=1)]
     else:
         assert set(stored(path)) >= set(records(0, 30))
+
+
+def step_by_step(path: Path, *replicas: Path, loss: bool = False) -> list[list[tuple[str, str, bool]]]:
+    """Recover until nothing is left to do; the steps in data files each time.  The first one lets the rest be compared."""
+    done = []
+    while (repair := plan_recover(age(path), replicas=replicas, allow_data_loss=loss)).plan.steps:
+        done.append(actions(repair))
+        assert len(done) < 5
+        apply(repair, arguments=["recover"])
+    return done
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("first", [0, 14, 15, 18])
+@pytest.mark.parametrize("place", [28, 31, 9])
+def test_a_torn_end_inside_the_segment_in_front_of_it_is_restored(tmp_path: Path, first: int, place: int) -> None:
+    """Nobody looked at it: it is no end of the log.  So both could never be compared, even where a replica holds all of one."""
+    runs = [[*records(0, first + 1), *records(first + 1, 20, seed=9)], records(first + 1, first + 2)]
+    path, again, name = build(tmp_path / "d", runs), build(tmp_path / "e", runs), segment_name(first + 1)
+    for one in (path, again):
+        data = bytearray((one / "0" / name).read_bytes())
+        data[HEADER_SIZE + place] ^= 0x80
+        (one / "0" / name).write_bytes(data)
+    assert step_by_step(path) == []
+    replica = age(build(tmp_path / "r", [records(0, 2), records(2, 30)]))
+    done = step_by_step(path, replica)
+    assert done[0] == [("restore-record", name, False)]
+    other = [records(0, first), records(first, first + 1, seed=7), records(first + 1, 30)]
+    replica = age(build(tmp_path / "another", [[one for part in other for one in part]]))
+    assert step_by_step(again, replica) == [], "it has another record in front of it"
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("twice", [14, 15, 19])
+@pytest.mark.parametrize(("other", "told"), [(False, False), (False, True), (True, False), (True, True)])
+def test_a_repeat_at_the_end_of_a_segment_that_overlaps_with_the_next(
+    tmp_path: Path, twice: int, *, other: bool, told: bool
+) -> None:
+    """It kept both from being compared, also with leave to lose it: a command was named that did nothing.
+
+    Unasked it only goes if it has the same bytes.
+    """
+    again = records(twice, twice + 1, seed=9 if other else 0)
+    path = build(tmp_path / "d", [[*records(0, 20), *again], records(15, 25)])
+    replicas = [age(build(tmp_path / "r", [records(0, 30)]))] if told else []
+    done = step_by_step(path, *replicas)
+    assert bool(done) == (told or not other)
+    if done:
+        assert done[0][0] == ("cut-torn-tail", segment_name(0), told)
+    else:
+        assert step_by_step(path, loss=True)[0][0] == ("cut-torn-tail", segment_name(0), True)
+        assert [(loss.first, loss.last, loss.disputed) for loss in read_ledger(path).losses] == [(twice, twice, True)]
+    assert stored(path) == records(0, 25)
+
+
+@pytest.mark.parametrize(("seed", "told"), [(0, False), (9, False), (9, True)])
+@pytest.mark.parametrize("place", [3, 31])
+def test_a_damaged_version_is_restored_where_the_segment_overlaps_with_the_next(
+    tmp_path: Path, seed: int, place: int, *, told: bool
+) -> None:
+    """All else in its header is right: it is this partition's, whatever stands twice.  With a wrong partition nobody knows."""
+    path = build(tmp_path / "d", [[*records(0, 15), *records(15, 20, seed=seed)], records(15, 25)])
+    target = path / "0" / segment_name(0)
+    data = bytearray(target.read_bytes())
+    data[place] ^= 4
+    target.write_bytes(data)
+    replicas = [age(build(tmp_path / "r", [records(0, 30)]))] if told else []
+    repair = plan_recover(age(path))
+    assert ("write-segment-header" in [one.action for one in repair.plan.steps]) == (place == 3)
+    step_by_step(path)
+    step_by_step(path, *replicas)
+    assert (status(path) == "clean") == (place == 3 and (told or not seed))

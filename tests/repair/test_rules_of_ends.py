@@ -258,6 +258,7 @@ class Holding(ReplicaRecords):
     sizes: Sequence[int] = ()
     begins: bool = False
     stands: bool = False
+    moved: bool = False
     said: list[object] = dataclasses.field(default_factory=list)
 
     def prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
@@ -268,6 +269,9 @@ class Holding(ReplicaRecords):
         spans = FileSpan(Path("r"), 0, size - 1), FileSpan(Path("r"), 900, 901)
         runs = ReplicaRun(first, middle, spans[0], 0, 0), ReplicaRun(middle, stop, spans[1], 0, 0)
         return Proven(runs, (Path("r"),))
+
+    def _moved(self, part: RepairedSegment, tail: Loss) -> bool:
+        return self.moved
 
     def _begins_alike(self, part: RepairedSegment, tail: Loss, found: Proven, start: int) -> bool:  # type: ignore[override]
         self.said.append(("begins", len(found), start))
@@ -434,12 +438,17 @@ DISORDER = dataclasses.replace(TORN, cause=Code.RECORD_ORDER)
 def test_an_end_is_made_of_a_replicas_records(
     tail: Loss, length: int, sizes: list[int], more: dict[str, bool], whole: int | None, said: list[object]
 ) -> None:
-    """As many as there is room for; of several, the last may be torn."""
+    """As many as there is room for; of several, the last may be torn.  The one in front of them is the same, or the first one."""
     tail = dataclasses.replace(tail, end=tail.offset + length)
     there: Sequence[object] = [SimpleNamespace()]
-    for replicas, before, expected in ((there, 7, (whole, said)), ((), 7, (None, [])), (there, None, (None, []))):
+    for replicas, before, moved, expected in (
+        (there, 7, False, (whole, said)),
+        ((), 7, True, (None, [])),
+        (there, None, False, (None, [])),
+        (there, None, True, (whole, said)),
+    ):
         witnesses = SimpleNamespace(before=lambda *_, before=before: before)
-        asked = Holding(among(), replicas, witnesses, 8 + len(sizes), sizes, **more)  # type: ignore[arg-type]
+        asked = Holding(among(), replicas, witnesses, 8 + len(sizes), sizes, moved=moved, **more)  # type: ignore[arg-type]
         found = asked.whole_tail(None, tail)  # type: ignore[arg-type]
         assert ((None if found is None else found.runs[-1].stop), asked.said) == expected
 

@@ -231,6 +231,7 @@ class Walk(_Walk):
             superfluous=lambda *_: False,
         )  # fmt: skip
         losses = SimpleNamespace(
+            mend_tails=lambda before, part: say(f"tails {before.first}/{part.first}"),
             rivals=judged, replicas=(), gap=gap, end=end, settle=lambda part: say(f"settle {part.first}"),
             inner=lambda part, loss: say(f"inner {part.first} {loss.offset}"),
         )  # fmt: skip
@@ -270,13 +271,13 @@ LATER = Loss(Code.RECORD_CHECKSUM, 262, 270, 7, 8, None)
         ([part(0, 6), part(4, 8)], Outcome.CUT, ["overlap 0/4, None 0", f"end 4: 8 {END}"], 9),
         ([part(0, 6), part(4, 5)], Outcome.CUT, ["overlap 0/4, None 0", f"end 4: 5 {END}"], 6),
         ([part(0, 6), part(4, 8)], Outcome.REMOVED, ["overlap 0/4, None 0", f"end 0: 6 {END}"], 7),
-        ([part(0, 6), part(4, 8)], Outcome.LEFT, ["overlap 0/4, None 0", f"end 4: 8 {END}"], 9),
-        ([part(0, 8), part(4, 8)], Outcome.LEFT, ["overlap 0/4, None 0", f"end 4: 8 {END}"], 9),
-        ([part(0, 9), part(4, 8)], Outcome.LEFT, ["overlap 0/4, None 0", f"end 0: 9 {END}"], 10),
+        ([part(0, 6), part(4, 8)], Outcome.LEFT, ["overlap 0/4, None 0", "tails 0/4", f"end 4: 8 {END}"], 9),
+        ([part(0, 8), part(4, 8)], Outcome.LEFT, ["overlap 0/4, None 0", "tails 0/4", f"end 4: 8 {END}"], 9),
+        ([part(0, 9), part(4, 8)], Outcome.LEFT, ["overlap 0/4, None 0", "tails 0/4", f"end 0: 9 {END}"], 10),
         (
             [part(0, 9), part(4, 8), part(9, 10)],
             Outcome.LEFT,
-            ["overlap 0/4, 9 10", f"end 9: 10 {END}"],
+            ["overlap 0/4, 9 10", "tails 0/4", f"end 9: 10 {END}"],
             11,
         ),
         (
@@ -288,12 +289,12 @@ LATER = Loss(Code.RECORD_CHECKSUM, 262, 270, 7, 8, None)
         (
             [part(0, 9), part(4, 8), part(9, 10), part(10, 11)],
             Outcome.LEFT,
-            ["overlap 0/4, 9 11", f"end 10: 11 {END}"],
+            ["overlap 0/4, 9 11", "tails 0/4", f"end 10: 11 {END}"],
             12,
         ),
         ([part(0, 6, TAIL), part(6, 8)], Outcome.LEFT, ["junk 0", f"end 6: 8 {END}"], 9),
         ([part(0, 6, TAIL), part(7, 8)], Outcome.LEFT, ["gap 0: 6 7", f"end 7: 8 {END}"], 9),
-        ([part(0, 6, TAIL), part(5, 8)], Outcome.LEFT, ["overlap 0/5, None 0", f"end 5: 8 {END}"], 9),
+        ([part(0, 6, TAIL), part(5, 8)], Outcome.LEFT, ["overlap 0/5, None 0", "tails 0/5", f"end 5: 8 {END}"], 9),
         ([part(0, 6, TAIL), part(5, 8)], Outcome.CUT, ["overlap 0/5, None 0", "junk 0", f"end 5: 8 {END}"], 9),
         ([part(0, 7, TAIL)], Outcome.LEFT, [f"end 0: 6 {END}"], 7),
         (

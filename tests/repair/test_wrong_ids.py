@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -335,3 +336,57 @@ def test_a_wrong_id_behind_a_damaged_record_takes_no_intact_one_with_it(tmp_path
     other = write(tmp_path / "other", files)
     assert apply(plan_recover(other, replicas=[sound]), arguments=["recover"]).exit_status_name == "clean"
     assert set(stored(other)) == WHOLE
+
+
+def only(records: Sequence[Record], mark: int) -> Files:
+    """The clean example with one segment, of these records."""
+    files = clean(mark=mark)
+    for first in SEGMENTS[1:]:
+        del files[f"0/{segment_name(first)}"], files[index(first)]
+    put_segment(files, 0, 0, segment(0, 0, 1, records=list(records)))
+    return files
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("mark", [-1, 0])
+@pytest.mark.parametrize("wrong", [[1], [2], [20], [FAR], [1, 2, 3], [100, 101]])
+def test_no_record_of_a_log_has_its_own_id(tmp_path: Path, wrong: list[int], mark: int) -> None:
+    """Nothing stands in front of them that a replica could have as well; it has them, all but the ids."""
+    right = [record(0, number) for number in range(len(wrong))]
+    moved = [
+        Record.make(number, one.request_id, one.header, one.data) for number, one in zip(wrong, right, strict=True)
+    ]
+    storage = write(tmp_path / "d", only(moved, mark))
+    _, result = recovered(storage, write(tmp_path / "replica", clean(mark=mark)))
+    assert (result.status, stored(storage).keys()) == ("clean", {one.encode() for one in right})
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("wrong", [1, 2, FAR])
+@pytest.mark.parametrize("change", ["request_id", "header", "data"])
+def test_a_log_of_another_first_record_is_not_replaced(tmp_path: Path, wrong: int, change: str) -> None:
+    """As long as a replica's, but not the same: it may be right, and what was in front of it lost."""
+    one = record(0, 0)
+    other = {
+        "request_id": replace(one.request_id, sequence=one.request_id.sequence + 1),
+        "header": one.header + 1,
+        "data": one.data[:-1] + b"?",
+    }
+    kept = {"request_id": one.request_id, "header": one.header, "data": one.data} | {change: other[change]}
+    storage = write(tmp_path / "d", only([Record.make(wrong, **kept)], -1))
+    before = stored(storage)
+    _, result = recovered(storage, write(tmp_path / "replica", clean(mark=-1)))
+    assert (result.status, stored(storage)) == ("damaged", before)
+
+
+@pytest.mark.parametrize("first", ["right", "other"])
+def test_replicas_that_disagree_on_the_first_record_restore_nothing(tmp_path: Path, first: str) -> None:
+    one = record(0, 0)
+    storage = write(tmp_path / "d", only([Record.make(2, one.request_id, one.header, one.data)], -1))
+    files = clean(mark=-1)
+    records = [Record.make(0, one.request_id, one.header + 1, one.data), *(record(0, n) for n in range(1, SEGMENTS[1]))]
+    put_segment(files, 0, 0, segment(0, 0, SEGMENTS[1], records=records))
+    replicas = {"right": write(tmp_path / "right", clean(mark=-1)), "other": write(tmp_path / "other", files)}
+    before = stored(storage)
+    recovered(storage, *sorted(replicas.values(), key=lambda path: path.name != first))
+    assert stored(storage) == before

@@ -308,7 +308,7 @@ def foreign_end(scene: Scene) -> str:
     tree = scene.sister.files() if other else scene.files
     names = layout.name(target.partition, target.end), layout.name(target.partition, target.end, ".idx")
     scene.files[names[0]] = tree[source.data]
-    if scene.rng.random() < 0.6:
+    if scene.rng.random() < 0.6 and source.index in tree:
         scene.files[names[1]] = tree[source.index]
     return f"{source.data}{' of another cluster' if other else ''} as {names[0]}"
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.trust.injuries_repairs import provable
-from tests.trust.reader import Intact, Member, Reading, ranges, read_directory
+from tests.trust.reader import RECORDS, Intact, Member, Reading, ranges, read_directory
 from tests.trust.running import Said
 from tests.trust.scene import Scene, Tree, read_tree
 from waltzctl.app import COMMANDS, manual_of
@@ -39,6 +39,7 @@ class Before:
     reading: Reading
     wanted: dict[int, set[int]]
     truth: dict[int, dict[int, bytes]]
+    given_up: dict[int, set[int]]
 
     @classmethod
     def of(cls, scene: Scene, root: Path) -> Before:
@@ -46,7 +47,25 @@ class Before:
         wanted = provable(scene, reading)
         for number, ids in scene.given_up.items():
             wanted.setdefault(number, set()).update(ids)
-        return cls(read_tree(root), reading, wanted, scene.truth)
+        return cls(read_tree(root), reading, wanted, scene.truth, scene.given_up)
+
+    @property
+    def borne_out(self) -> dict[int, set[int]]:
+        """Of `wanted` what is proven beside a sound replica: that has the same records, and tells which ids are wrong.
+
+        What only a wrong id says to have been here, nothing does then.
+        """
+        found = {}
+        for number, ids in self.wanted.items():
+            partition, truth = self.reading.partitions.get(number), self.truth.get(number, {})
+            end, own = 0, {true[8:-4]: one for one, true in truth.items()}
+            for member in () if partition is None else partition.members:
+                here = [own[one.data[8:-4]] for one in member.records if one.data[8:-4] in own]
+                end = max([end, *(one + 1 for one in here)])
+            others = () if partition is None else partition.by.items()
+            end = max([end, *(bound for proof, bound in others if not proof.startswith(RECORDS))])
+            found[number] = {one for one in ids if one < end or one in self.given_up.get(number, ())}
+        return found
 
     @property
     def disputed(self) -> set[tuple[int, int]]:

@@ -47,6 +47,8 @@ DOCUMENTED = struct.Struct(">qqqI")
 CHECKPOINT = 1000
 MOST_ID = 1 << 40
 """No test writes so many transactions: a larger id in front of a right checksum is not looked for."""
+RECORDS = "records of "
+"""How what the records of a file prove begins, in `PartitionReading.by`."""
 _EMPTY = bytes(4096)
 
 
@@ -356,7 +358,8 @@ def _proofs(members: tuple[Member, ...], mark: Mark, number: int) -> dict[str, i
     for one in members:
         if one.first is None or one.first >= MOST_ID:
             continue
-        proofs[f"name of {one.path}"] = one.first
+        if not _renamed(data.get(one.first), number):  # nobody who wrote there gave it that name
+            proofs[f"name of {one.path}"] = one.first
         if one.suffix == ".idx" and one.entries:
             end = one.first + one.entries
             beside = data.get(one.first)
@@ -369,8 +372,16 @@ def _proofs(members: tuple[Member, ...], mark: Mark, number: int) -> dict[str, i
                 for record in one.records
                 if record.partition == number and record.transaction_id < behind
             ]
-            proofs[f"records of {one.path}"] = highest_in_order(own) + 1
+            proofs[f"{RECORDS}{one.path}"] = highest_in_order(own) + 1
     return proofs
+
+
+def _renamed(member: Member | None, number: int) -> bool:
+    """Whether a data file's header and its first record agree on another first id than its name."""
+    if member is None or member.header is None or member.foreign or not member.records:
+        return False
+    first = member.header.first
+    return first not in (member.first, -1) and member.records[0].transaction_id == first and member.records[0].joined
 
 
 def highest_in_order(numbers: Iterable[int]) -> int:

@@ -10,6 +10,7 @@ that is proven to be nobody's, is done last, and then it goes on.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -36,6 +37,8 @@ BY_HAND = {"segment-key", "segment-partition", "segment-name", "segment-stray", 
 """Findings of a file that no command touches while it is in the way."""
 OF_PERSONS = {"state-file-damaged", "partition-empty", "special-file", "unknown-version", "data-checksum"}
 """Findings with which the way may end beside a sound replica: none of them is about a record that is lost."""
+NOTHING_LEFT = "nothing to salvage"
+LEDGER = ".waltzctl/accepted-losses"
 STATUSES = {0, 3, 4, 5, 14}
 
 
@@ -53,6 +56,7 @@ class Way:
     moved: set[str] = field(default_factory=set)
     gave_up: bool = False
     salvaged: bool = False
+    needs_backup: bool = False
 
     def go(self) -> None:
         """To the end."""
@@ -69,15 +73,27 @@ class Way:
                 for one in self.left
                 if one["code"] == "partition-directory-missing" and os.path.lexists(one["path"])
             }
+            found |= {  # of a partition of which the control file tells nothing
+                str(self.root / str(one["partition"]))
+                for one in self.left
+                if one["code"] == "control-pair-checksum" and self._stands(one["partition"])
+            }
             found |= {  # a link to a disk that is not coming back
                 one["path"] for one in self.left if one["code"] == "read-error" and os.path.islink(one["path"])
             }
-            if self.salvaged or not found:
+            special = {one["path"] for one in self.left if one["code"] == "special-file"} & found
+            found = special or found  # they may keep commands from being printed for the others
+            if self.salvaged or self.needs_backup or not found:
                 return
             for one in found:
                 shutil.rmtree(one) if os.path.isdir(one) and not os.path.islink(one) else os.unlink(one)
             self.moved |= found
             self.steps.append(f"moved away by hand: {sorted(os.path.basename(one) for one in found)}")
+
+    def _stands(self, partition: int) -> bool:
+        """Whether something that is no directory stands in a partition's place."""
+        path = self.root / str(partition)
+        return os.path.lexists(path) and not path.is_dir()
 
     @property
     def without_control(self) -> bool:
@@ -89,7 +105,7 @@ class Way:
         chain = 0  # where in `tried` the commands begin that follow one another since verify was asked
         named = self._verify()
         while named and not self.salvaged:
-            before = read_tree(self.root, ours=False)
+            before = read_tree(self.root, ours=False) | self._ledger()
             new = [one for one in named if (one, before) not in tried]
             if (named[0], before) in tried[chain:]:
                 self.broken.append(f"a circle: {named[0]}")
@@ -106,10 +122,16 @@ class Way:
             if not named and not self.salvaged:
                 chain, named = len(tried), self._verify()
 
+    def _ledger(self) -> Tree:
+        """The ledger of accepted losses: what is printed depends on it."""
+        path = self.root / LEDGER
+        return {LEDGER: path.read_bytes()} if path.is_file() else {}
+
     def _verify(self) -> list[str]:
         said = called("verify", self.root, "--format", "ndjson")
         self.broken += sound_answer(said)
         self.left = said.only("finding")
+        self.needs_backup |= any(NOTHING_LEFT in one["message"] for one in self.left)
         return _named(self.left)
 
     def _run(self, remedy: str) -> list[str]:
@@ -126,10 +148,16 @@ class Way:
         self.salvaged |= command == "salvage"
         results = said.only("result")
         found = [one for result in results for one in result["findings"]] if said.status else []
+        self.needs_backup |= any(NOTHING_LEFT in one["message"] for one in found)
         codes = [f"{one['code']} {one['partition']}/{one['segment']}/{one['transaction_id']}" for one in found]
         self.steps.append(f"{remedy} -> {said.status} {[one['applied'] for one in results]} {codes[:6]}")
-        if said.status == 12 and "of another cluster" in said.err:
-            return []  # of a single segment and a control file nothing tells which is the other cluster's: this does
+        if said.status == 12 and "from a backup" in said.err and "waltzctl salvage" not in said.err:
+            self.needs_backup = True
+            return []
+        if said.status == 12 and (salvaging := re.search(r"waltzctl salvage .*", said.err)):
+            return [
+                salvaging[0]
+            ]  # of the control file and the data files nothing told which are the other cluster's: this does
         if said.status == 13 and "a symbolic link leads out of" in said.err and self._links_replaced():
             return [remedy]  # as the refusal says: what the link leads to is in its place now
         if said.status not in STATUSES or not (results or self.salvaged):
@@ -177,12 +205,14 @@ def walked(damaged: Damaged, place: Path) -> tuple[Way, list[str]]:
     after = read_directory(root)
     if not way.moved:
         broken += kept_and_true(scene, before, after, "what is printed", loss=way.gave_up)
-    lost = pairs(missing(scene, after, before.wanted)) - (before.disputed if way.gave_up else set())
+    lost = pairs(missing(scene, after, before.borne_out)) - (before.disputed if way.gave_up else set())
+    if any(one.name == "ledger of accepted losses is junk" for one in damaged.injuries):
+        lost -= pairs(scene.given_up)  # nothing tells of them any more
     held = {(log.number, one) for log in scene.replica.logs if log.kept for one in range(len(log.records))}
     # nothing proves that a partition without a directory held anything before its first session
     held -= {pair for pair in held if scene.cluster.logs[pair[0]].session < 0 and way.gave_up}
     left = {one["code"] for one in way.left if one["severity"] != "note"}
-    if way.without_control:
+    if way.without_control or way.needs_backup:
         return way, broken
     if lost & held and not left & OF_PERSONS:
         broken.append(f"a sound replica has them, and they are not restored ({shown(lost & held)})")

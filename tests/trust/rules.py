@@ -117,7 +117,8 @@ def _recovery(damaged: Damaged, place: Path, *options: object, what: str, loss: 
     yield from kept_and_true(scene, before, after, what, loss=loss)
     checked = called("verify", root, "--format", "ndjson")
     yield from sound_answer(checked)
-    lost = pairs(missing(scene, after, before.wanted)) - (before.disputed if loss else set())
+    wanted = before.borne_out if "--from" in options else before.wanted
+    lost = pairs(missing(scene, after, wanted)) - (before.disputed if loss else set())
     if done.status == ExitStatus.CLEAN and lost:
         yield f"{what}: ends with 0, and records are lost ({shown(lost)})"
     elif done.status == ExitStatus.CLEAN and after.complaints():
