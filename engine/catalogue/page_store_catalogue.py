@@ -12,7 +12,8 @@ def page_store_kinds() -> Iterable[FindingKind]:
     damage, repairable = Severity.DAMAGE, Severity.REPAIRABLE
     yield FindingKind(
         Code.PAGE_CHECKSUM, damage,
-        "In a page store, the data of a page, or of one of its fields, does not match its checksum.",
+        "In a page store, the data of a page, or of one of its fields, does not match its checksum, or the disk cannot read"
+        " it.",
         "The page is never served. Write it again from its original source; other pages are not affected.",
     )  # fmt: skip
     yield FindingKind(

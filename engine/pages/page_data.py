@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.disk import read_range
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.formats.checksums import Buffer, crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name
 from waltzctl.formats.pages.write_batch import PageEntry, PageId
+
+LOST_BYTES = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
+"""Error numbers by which a disk or file system tells that it has lost these bytes; of other bytes they say nothing."""
 
 
 def read_page(store: Path, entry: PageEntry) -> bytes:
@@ -36,3 +41,15 @@ def page_finding(
         return make_finding(Code.PAGE_MISSING, path, said, storage_directory=store, offset=offset, length=size)
     said = f"page {page}: the checksum of {'its data' if what == 'it' else what} is wrong"
     return make_finding(Code.PAGE_CHECKSUM, path, said, storage_directory=store, offset=offset, length=size)
+
+
+def unreadable_finding(store: PurePath, page: PageId, entry: PageEntry, error: DiskReadError) -> Finding:
+    """The finding for a page that the disk cannot read, as of a lost sector: other pages, and its copy, may be intact.
+
+    Raises `error` if it does not tell that bytes are lost (`LOST_BYTES`).
+    """
+    if error.errno not in LOST_BYTES:
+        raise error
+    said = f"page {page}: its data cannot be read: {error.message}"
+    path = store / BLOB_DIRECTORY / blob_name(entry.file_id)
+    return make_finding(Code.PAGE_CHECKSUM, path, said, storage_directory=store, offset=entry.offset, length=entry.size)

@@ -8,8 +8,8 @@ A round has these steps; an interruption at any point does no harm:
 4. Free their space once no reader can be reading it; remove read-only files without used bytes.
 5. Make files read-only that are mostly unused, to be emptied; truncate the others again.
 6. Copy the pages of read-only files elsewhere: read them, check them, write them, and log their new place with the epoch raised
-   by 1.  A page that changed meanwhile, or whose checksum is wrong, stays where it is.  An entry with many references is copied
-   once.
+   by 1.  A page that changed meanwhile, whose checksum is wrong, or that the disk cannot read, stays where it is.  An entry with
+   many references is copied once.
 7. Call the callbacks of external pages with the ids that are still needed.
 
 The next round frees the space of the pages that step 6 copied.
@@ -23,10 +23,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from waltzctl.engine.errors import DamageError, DiskWriteError, SyncFailedError, WaltzError
+from waltzctl.engine.errors import DamageError, DiskReadError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.checkpoint import Checkpoint, checkpoint_of
+from waltzctl.engine.pages.page_data import unreadable_finding
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 
@@ -243,6 +244,9 @@ def _move(store: PageStorage, limits: GcLimits, sleep: Callable[[float], object]
                 data.append(_read(store, one))
             except DamageError as error:
                 report.findings += error.findings
+                continue
+            except DiskReadError as error:  # a lost sector must not keep the space of all other pages from being freed
+                report.findings.append(unreadable_finding(store.path, one.page, one.entry, error))
                 continue
             copied.append(one)
         moved = sum(map(len, data))

@@ -16,6 +16,7 @@ import pytest
 
 from tests.backup.vaults import backup, codes, findings, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
+from tests.pages.stores import sector_lost
 from waltzctl.engine.backup import backup_creation, backup_repair, distinct_pieces, source_files
 from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
@@ -288,6 +289,28 @@ def test_no_sector_costs_a_backup(tmp_path: Path, source: Path, password: bytes 
                 reader = VaultReader.open(place, password)
                 assert [one for one in reader.heads() if one != aside] == heads
                 read_all_sections(reader, heads)
+
+
+def test_a_sector_that_cannot_be_read_costs_no_more_than_one_of_zeros(
+    tmp_path: Path, source: Path, replica: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second copy counts, the other partition is restored, and a repair writes anew what the disk has lost."""
+    place = vault(tmp_path)
+    head = backup(place, source)
+    first, piece = [
+        found.entry
+        for page in (
+            PageId(Namespace.BACKUPS, head.id),
+            PageId(Namespace.DATA, head.first_page + head.sections[1].first_piece),
+        )
+        if (found := view_store(place).directory.locate(page)) is not None and found.entry is not None
+    ]
+    for entry in (first, piece):
+        sector_lost(monkeypatch, place / "blob" / f"blobfile_{entry.file_id}", entry.offset)
+    assert VaultReader.open(place).head(head.id) == head
+    assert codes(findings(place)) == {"page-checksum", "backup-incomplete"}
+    repair_vault(place, replica)
+    assert findings(place) == []
 
 
 def test_no_sector_costs_what_a_repair_has_mended(tmp_path: Path, source: Path, replica: Path) -> None:

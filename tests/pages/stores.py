@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,20 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fdatasync", failing)
+
+
+def sector_lost(
+    monkeypatch: pytest.MonkeyPatch, path: Path, offset: int, size: int = 1, error: int = errno.EIO
+) -> None:
+    """From here on these bytes of a file cannot be read, as those of a sector that a disk has lost."""
+    pread, lost = os.pread, os.stat(path).st_ino
+
+    def read(descriptor: int, length: int, begin: int) -> bytes:
+        if begin < offset + size and offset < begin + length and os.fstat(descriptor).st_ino == lost:
+            raise OSError(error, os.strerror(error))
+        return pread(descriptor, length, begin)
+
+    monkeypatch.setattr(os, "pread", read)
 
 
 def put(store: PageStorage, page: int, data: bytes, *, namespace: int = 0, tag: int = 0) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.crash.simdisk import Tree
 from tests.pages.model import TIGHT, Model, expected, shown_by, step
-from tests.pages.stores import crash, data, delete, disk_full_after, put, ref
+from tests.pages.stores import crash, data, delete, disk_full_after, put, ref, sector_lost
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.errors import (
@@ -186,6 +186,20 @@ def test_salvage_names_what_is_lost_and_takes_the_rest(path: Path, tmp_path: Pat
     assert [str(one.code) for one in done.findings] == ["page-checksum"]
     with PageStorage.open(tmp_path / "to") as store:
         assert [data(store, number) for number in (1, 3, 5)] == [b"again", b"three", None]
+
+
+def test_a_page_that_the_disk_cannot_read_is_named_and_the_rest_is_taken(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sector_lost(monkeypatch, path / "blob" / "blobfile_1", 4)
+    (finding,) = verify_store(path).findings
+    assert str(finding.code) == "page-checksum"
+    assert "cannot be read" in finding.message
+    saved = salvage_store(path, tmp_path / "new")
+    assert [one.message for one in saved.findings] == [finding.message]
+    assert saved.lost == (PageId(0, 5),)
+    with PageStorage.open(tmp_path / "new") as new:
+        assert [data(new, page) for page in (1, 3, 5)] == [b"again", b"three", None]
 
 
 def test_salvage_of_a_damaged_log(path: Path, tmp_path: Path) -> None:

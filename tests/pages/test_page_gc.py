@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.stores import crash, data, delete, disk_full_after, put, ref
+from tests.pages.stores import crash, data, delete, disk_full_after, put, ref, sector_lost
 from waltzctl.engine.catalogue import Code
-from waltzctl.engine.errors import DiskFullError, InvalidRequestError
+from waltzctl.engine.errors import DiskFullError, DiskReadError, InvalidRequestError
 from waltzctl.engine.pages import page_gc
 from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.blob_store import SECTOR
@@ -210,6 +211,31 @@ def test_a_copy_is_checked_and_a_damaged_page_stays(store: PageStorage, tmp_path
     assert data(store, 9) == b"\t" * KIB
     collect_garbage(store)
     assert 1 in files(store)  # what may be saved by hand is not thrown away
+
+
+def test_a_page_that_the_disk_cannot_read_stays_and_the_others_are_moved(
+    store: PageStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(store, 10)
+    delete(store, *range(8))
+    sector_lost(monkeypatch, store.path / "blob" / "blobfile_1", 8 * KIB + 5)
+    report = collect_garbage(store)
+    assert ([one.code for one in report.findings], report.pages_moved) == ([Code.PAGE_CHECKSUM], 1)
+    assert "page 0:8: its data cannot be read" in report.findings[0].message
+    assert data(store, 9) == b"\t" * KIB
+    with pytest.raises(DiskReadError):
+        data(store, 8)
+    monkeypatch.undo()  # the disk reads it after all: nothing was given up
+    collect_garbage(store)
+    assert data(store, 8) == b"\x08" * KIB
+
+
+def test_an_error_that_tells_of_no_lost_bytes_ends_a_round(store: PageStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(store, 10)
+    delete(store, *range(8))
+    sector_lost(monkeypatch, store.path / "blob" / "blobfile_1", 8 * KIB, error=errno.ESTALE)
+    with pytest.raises(DiskReadError):
+        collect_garbage(store)
 
 
 def test_a_snapshot_holds_pages_through_full_gc(store: PageStorage) -> None:

@@ -347,7 +347,7 @@ def only(records: Sequence[Record], mark: int) -> Files:
     return files
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("mark", [-1, 0])
 @pytest.mark.parametrize("wrong", [[1], [2], [20], [FAR], [1, 2, 3], [100, 101]])
 def test_no_record_of_a_log_has_its_own_id(tmp_path: Path, wrong: list[int], mark: int) -> None:
@@ -361,7 +361,7 @@ def test_no_record_of_a_log_has_its_own_id(tmp_path: Path, wrong: list[int], mar
     assert (result.status, stored(storage).keys()) == ("clean", {one.encode() for one in right})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("wrong", [1, 2, FAR])
 @pytest.mark.parametrize("change", ["request_id", "header", "data"])
 def test_a_log_of_another_first_record_is_not_replaced(tmp_path: Path, wrong: int, change: str) -> None:

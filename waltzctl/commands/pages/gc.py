@@ -20,7 +20,7 @@ MANUAL = Manual(
             " until nothing is left to do. A torn tail of the log is moved to the quarantine. No page changes, and a"
             " crash at any moment loses nothing."
         ),
-        "A page whose checksum is wrong stays where it is and is named.",
+        "A page whose checksum is wrong, or that the disk cannot read, stays where it is and is named.",
     ),
     examples=(Example("waltzctl pages gc /data/vault", "Until nothing is left to release."),),
     statuses=(
