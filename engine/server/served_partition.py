@@ -313,23 +313,11 @@ class Partition:
 
         False: there was nothing to send, and there will not be until `_work` is set.
         """
-        refused = self._decided_contended()
+        refused = list[Refused]()
         try:
             return self._send_admitted(session, refused)
         finally:
-            self.metrics.rejected.mark(sum(len(conflicts) for _, conflicts in refused))
-            refuse(refused)
-
-    def _decided_contended(self) -> list[Refused]:
-        """The contended appends that are refused now, each part with the conflicts of its appends; they are no longer kept."""
-        refused = list[Refused]()
-        while self._contended and self._contended[0][0] <= self.high_water_mark:
-            last, item = self._contended[0]
-            assert item.locks is not None
-            assert self._locks is not None
-            refused.append((item, self._locks.conflicts(item.locks, last)))
-            self._contended.popleft()
-        return refused
+            self._refuse(refused)
 
     def _send_admitted(self, session: StoreSession, refused: list[Refused]) -> bool:
         """As `_send_batch`; what is refused meanwhile is added to `refused`."""
@@ -417,16 +405,39 @@ class Partition:
             self._wake()
 
     def _commit(self, appends: Sequence[tuple[int, Append]], batch: NumberedRecords) -> None:
-        """Commit a batch; `appends`: what it consists of, each with the transaction id of its first record."""
+        """Commit a batch; `appends`: what it consists of, each with the transaction id of its first record.
+
+        What these appends contend is refused, each with the transaction that the release names: as of the commit of what was in
+        flight in front of it.
+        """
         assert self._locks is not None
-        for transaction_id, item in appends:
-            if item.locks is not None:
-                self._locks.commit(item.locks, transaction_id)
-        self.committed.advance(batch)
-        for client, items in groupby((item for _, item in appends), _client_of):
-            counts = [(len(item.records), item.size) for item in items]
-            client.over(sum(count for count, _ in counts), sum(size for _, size in counts))
-        self.committed.keep(batch)
+        refused = list[Refused]()
+        try:
+            for transaction_id, item in appends:
+                if item.locks is not None:
+                    self._locks.commit(item.locks, transaction_id)
+                self._decide_contended(transaction_id + len(item.records) - 1, refused)
+            self.committed.advance(batch)
+            for client, items in groupby((item for _, item in appends), _client_of):
+                counts = [(len(item.records), item.size) for item in items]
+                client.over(sum(count for count, _ in counts), sum(size for _, size in counts))
+            self.committed.keep(batch)
+        finally:
+            self._refuse(refused)
+
+    def _decide_contended(self, last: int, refused: list[Refused]) -> None:
+        """Add the contended appends that are refused once the transactions up to `last` are committed to `refused`."""
+        assert self._locks is not None
+        while self._contended and self._contended[0][0] <= last:
+            in_front, item = self._contended[0]
+            assert item.locks is not None
+            refused.append((item, self._locks.conflicts(item.locks, in_front)))
+            self._contended.popleft()
+
+    def _refuse(self, refused: Sequence[Refused]) -> None:
+        if refused:
+            self.metrics.rejected.mark(sum(len(conflicts) for _, conflicts in refused))
+            refuse(refused)
 
     def _wake(self) -> None:
         self._work.set()

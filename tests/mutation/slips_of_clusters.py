@@ -293,15 +293,15 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "while self._contended and self._contended[0][0] <= self.high_water_mark:",
+        "while self._contended and self._contended[0][0] <= last:",
         "while self._contended:",
         _SERVED,
         "a contended append is refused by a transaction that may never be committed",
     ),
     Slip(
         _PARTITION,
-        "if contended and contended[0][0] <= self.high_water_mark:  #",
-        "if contended and contended[0][0] < self.high_water_mark:  #",
+        "(contended and contended[0][0] <= self.high_water_mark):",
+        "(contended and contended[0][0] < self.high_water_mark):",
         _SERVED,
         "an append under locks that are in flight of nobody is never decided, or told of a transaction that was there before",
     ),

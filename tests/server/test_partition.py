@@ -541,6 +541,21 @@ def test_what_is_contended_stays_in_its_place_when_its_session_ends(
     assert ended == [2] * ends
 
 
+def test_a_contended_append_is_told_of_what_was_in_front_of_it(tmp_path: Path) -> None:
+    """As by the release, though a later one has written under its lock by then."""
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            appender = Told()
+            locks = [{"write": (1,)}, {"write": (1,)}, {"append": (1,)}, {"read": (1,)}]
+            held = held_locks((-1, wire.AppendLocks(**one)) for one in locks)
+            partition.append(Append(PackedRecords.of(map(made, range(4))), appender, held))
+            assert await partition.flush() == 1
+            assert [told for told in appender.told if told[1] < 37] == [(1, 0), (3, 1)]
+
+    asyncio.run(work())
+
+
 def test_contended_appends_are_forgotten_with_the_mounts_of_their_clients(tmp_path: Path) -> None:
     """Once a batch is in flight; their client mounts again and asks what became of them."""
 
