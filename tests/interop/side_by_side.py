@@ -125,6 +125,13 @@ class Talk:
         for (_, kind), messages in found.items():
             if kind == wire.TransactionDataResponse.__name__:  # those in a cache may overtake others
                 messages.sort(key=repr)
+            if (
+                kind == _STREAMS[wire.LockFailure]
+            ):  # one that is contended is refused behind others that are refused at once
+                flushed = 0
+                for place in (*(at for at, one in enumerate(messages) if isinstance(one, wire.FlushResponse)), None):
+                    messages[flushed:place] = sorted(messages[flushed:place], key=lambda one: one.request_id.sequence)
+                    flushed = len(messages) if place is None else place + 1
         return dict(found)
 
 
