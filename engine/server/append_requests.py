@@ -6,9 +6,9 @@ What the lock table says of them divides them into parts (`CheckedAppends`); `re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from waltzctl.engine.scan.client_appends import HeldLocks
 from waltzctl.engine.scan.wire_layout import ADMITTED, CONTENDED
@@ -59,43 +59,46 @@ Refused = tuple[Append, Sequence[int]]
 """Refused appends, with a transaction for each that conflicts with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedAppends:
-    """What the lock table says of the first `count` appends of a run, in parts of adjacent ones with the same verdict.
+def _verdict(word: int) -> int:
+    """ADMITTED, CONTENDED, or the same number for all transaction ids: refused."""
+    return min(word, CONTENDED + 1)
+
+
+class CheckedAppends(NamedTuple):
+    """What the lock table says of the first `taken` appends of a run, in parts of adjacent ones with the same verdict.
 
     `contended`: with each part, how many of the run are admitted in front of it.
     """
 
-    count: int
-    admitted: list[Append] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    contended: list[tuple[int, Append]] = field(default_factory=list)
+    taken: int
+    admitted: Sequence[Append]
+    refused: Sequence[Refused] = ()
+    contended: Sequence[tuple[int, Append]] = ()
 
     @classmethod
     def all_admitted(cls, item: Append) -> CheckedAppends:
         """Nothing is in the way of any of them."""
-        return cls(len(item.records), [item])
+        return cls(len(item.records), (item,))
 
     @classmethod
     def of(cls, item: Append, verdicts: Sequence[int]) -> CheckedAppends:
         """`verdicts`: of the first appends in `item`, as `engine.server.locks.LockTable.admit` returns them."""
         if verdicts.count(ADMITTED) == len(item.records):
             return cls.all_admitted(item)
-        checked, begun, admitted = cls(len(verdicts)), 0, 0
-        for verdict, group in groupby(
-            verdicts, lambda one: min(one, CONTENDED + 1)
-        ):  # all transaction ids are one verdict
+        admitted, refused, contended = list[Append](), list[Refused](), list[tuple[int, Append]]()
+        begun, in_front = 0, 0
+        for verdict, group in groupby(verdicts, _verdict):
             stop = begun + len(conflicts := [*group])
             part = item.part(begun, stop)
             if verdict == ADMITTED:
-                checked.admitted.append(part)
-                admitted += stop - begun
+                admitted.append(part)
+                in_front += stop - begun
             elif verdict == CONTENDED:
-                checked.contended.append((admitted, part))
+                contended.append((in_front, part))
             else:
-                checked.refused.append((part, conflicts))
+                refused.append((part, conflicts))
             begun = stop
-        return checked
+        return cls(len(verdicts), admitted, refused, contended)
 
 
 def refuse(refused: Sequence[Refused]) -> None:

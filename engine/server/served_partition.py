@@ -344,13 +344,13 @@ class Partition:
             checked = self._check_locks(candidates, room)
             next_id = first + self.options.batch - room
             contended = [(next_id + in_front - 1, part) for in_front, part in checked.contended]
-            if not checked.count and (batch or self._pending):
+            if not checked.taken and (batch or self._pending):
                 break
-            if not checked.count or (contended and contended[0][0] <= self.high_water_mark):  # and nothing is in flight
+            if not checked.taken or (contended and contended[0][0] <= self.high_water_mark):  # and nothing is in flight
                 self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
                 self._locks.reset(self.high_water_mark)
                 continue
-            left_over = item.part(checked.count, len(item.records)) if checked.count < len(item.records) else None
+            left_over = item.part(checked.taken, len(item.records)) if checked.taken < len(item.records) else None
             self._queue.popleft()  # only now: `part` may have raised MemoryError
             if left_over is not None:
                 self._queue.appendleft(left_over)

@@ -272,8 +272,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/server/append_requests.py",
-        "begun = stop\n        return checked",
-        "pass\n        return checked",
+        "begun = stop\n        return cls(",
+        "pass\n        return cls(",
         _SERVED,
         "of appends that came together those behind a refused one are taken for those in front of it",
     ),
