@@ -21,7 +21,7 @@ from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding, status_of, worst
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
 from waltzctl.engine.pages.log_replay import blob_files, overlap_finding, restore
-from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page, unreadable_finding
+from waltzctl.engine.pages.page_data import read_checked
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.store_status import write_amplification
@@ -299,14 +299,9 @@ def _findings(view: StoreView) -> tuple[list[Finding], int]:
     findings += [one for one in _space_findings(view) if known or one.code is not Code.SPACE_LEAKED]
     read = 0
     for page, entry in entries_of(view.directory):
-        try:
-            data = read_page(view.path, entry)
-        except DiskReadError as error:
-            findings.append(unreadable_finding(view.path, page, entry, error))
-            continue
+        data, fault = read_checked(view.path, page, entry)
         read += len(data)
-        if not is_whole(entry, data):
-            findings.append(page_finding(view.path, page, entry, entry.offset, entry.size, len(data)))
+        findings += [] if fault is None else [fault]
     return findings, read
 
 

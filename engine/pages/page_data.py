@@ -53,3 +53,17 @@ def unreadable_finding(store: PurePath, page: PageId, entry: PageEntry, error: D
     said = f"page {page}: its data cannot be read: {error.message}"
     path = store / BLOB_DIRECTORY / blob_name(entry.file_id)
     return make_finding(Code.PAGE_CHECKSUM, path, said, storage_directory=store, offset=entry.offset, length=entry.size)
+
+
+def read_checked(store: Path, page: PageId, entry: PageEntry) -> tuple[bytes, Finding | None]:
+    """What can be read of a page, and the finding about it; None where that is the page.
+
+    Raises DiskReadError as `unreadable_finding`.
+    """
+    try:
+        data = read_page(store, entry)
+    except DiskReadError as error:
+        return b"", unreadable_finding(store, page, entry, error)
+    if is_whole(entry, data):
+        return data, None
+    return data, page_finding(store, page, entry, entry.offset, entry.size, len(data))

@@ -21,12 +21,12 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.durable.work_directory import renamed
-from waltzctl.engine.errors import DiskError, DiskReadError, InvalidRequestError
+from waltzctl.engine.errors import DiskError, InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.inspection import StoreView, view_store
 from waltzctl.engine.pages.page_batch import LAST_ID, WriteBatch
-from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page, unreadable_finding
+from waltzctl.engine.pages.page_data import read_checked
 from waltzctl.engine.pages.page_directory import Located
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
@@ -156,14 +156,9 @@ def _batches(
         if one.entry is None:
             batch.put_external(number)
         else:
-            try:
-                data = read_page(view.path, one.entry)
-            except DiskReadError as error:
-                findings.append(unreadable_finding(view.path, origin, one.entry, error))
-                lost += [located.page for located in one.pages]
-                continue
-            if not is_whole(one.entry, data):
-                findings.append(page_finding(view.path, origin, one.entry, one.entry.offset, one.entry.size, len(data)))
+            data, fault = read_checked(view.path, origin, one.entry)
+            if fault is not None:
+                findings.append(fault)
                 lost += [located.page for located in one.pages]
                 continue
             batch.put_page(number, data, tag=one.entry.tag, field_sizes=_field_sizes(one.entry))

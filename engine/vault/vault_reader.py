@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable.file_status import file_numbers
-from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page, unreadable_finding
+from waltzctl.engine.pages.page_data import page_finding, read_checked
 from waltzctl.engine.pages.page_directory import PageDirectory
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
@@ -146,12 +146,9 @@ class VaultReader:
 
         def read(directory: PageDirectory) -> bytes:
             found, entry = self._entry(directory, where)
-            try:
-                data = read_page(self.path, entry)
-            except DiskReadError as error:
-                raise _damaged(unreadable_finding(self.path, found, entry, error)) from error
-            if not is_whole(entry, data):
-                raise _damaged(page_finding(self.path, found, entry, entry.offset, entry.size, len(data)))
+            data, fault = read_checked(self.path, found, entry)
+            if fault is not None:
+                raise _damaged(fault)
             return data
 
         return self._pages.settled(where, read)

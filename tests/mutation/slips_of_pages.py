@@ -296,8 +296,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _SALVAGE,
-        "            if not is_whole(one.entry, data):",
-        "            if len(data) != one.entry.size:",
+        "            if fault is not None:",
+        "            if fault is not None and len(data) != one.entry.size:",
         ("tests/pages/test_inspection.py",),
         "damaged pages are salvaged as if they were whole",
     ),
