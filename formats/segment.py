@@ -105,6 +105,10 @@ class SegmentHeader:
         version, created, key, partition, first, reserved = SEGMENT_HEADER.struct.unpack_from(data)
         return cls(version, created, _cluster_key(key), partition, first, reserved)
 
+    def placed(self, cluster_key: uuid.UUID, partition: int, first_transaction_id: int) -> SegmentHeader:
+        """What a header with this time and these reserved bytes has to be in such a place."""
+        return SegmentHeader(FORMAT_VERSION, self.created, cluster_key, partition, first_transaction_id, self.reserved)
+
     def encode(self) -> bytes:
         """128 bytes."""
         return SEGMENT_HEADER.struct.pack(

@@ -128,7 +128,7 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
         cause = OSError(errno.ENOENT, "the file, or its header, is gone since the directory was listed")
         raise DiskReadError(view.data.path, None, cause)
     key = around.control.header.cluster_key
-    right = SegmentHeader(FORMAT_VERSION, data.created, key, around.partition, named, data.reserved)
+    right = data.placed(key, around.partition, named)
     if data == right:
         return _judge_records(view, content, around, data)
     record = read_record_at(content, HEADER_SIZE, expected_id=None)

@@ -38,6 +38,9 @@ from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places, open_
 from waltzctl.engine.repair.witnesses import Witnesses, record_at
 from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
+_REFUTED = "repeats, or a replica holds other records under their ids"
+"""Why a tail goes all of whose records are refuted (`Rivals.superfluous`), in words of a plan."""
+
 
 @dataclass(slots=True)
 class LossPlanner:
@@ -406,8 +409,7 @@ class LossPlanner:
         tail = earlier.tail
         if tail is not None and tail.out_of_order and not tail.kept:
             if self.rivals.superfluous(earlier, tail):
-                why = "repeats, or a replica holds other records under their ids"
-                self.cut_tail(earlier, tail, why, loses=bool(self.replicas))
+                self.cut_tail(earlier, tail, _REFUTED, loses=bool(self.replicas))
             elif self.context.allow_data_loss:
                 self.cut_tail(earlier, tail, "the next segment begins in front of them", loses=True)
         inside = earlier.survey is not None and later.tail is not None and later.tail.first < earlier.survey.next_id
@@ -420,7 +422,7 @@ class LossPlanner:
         if self.restore_tail(part, tail):
             return
         if self.replicas and self.rivals.superfluous(part, tail):
-            self.cut_tail(part, tail, "repeats, or a replica holds other records under their ids", loses=True)
+            self.cut_tail(part, tail, _REFUTED, loses=True)
         elif tail.unread:
             self.leave_tail(part, tail, "it was given up unread; salvage can look closer")
         elif tail.either:

@@ -31,7 +31,7 @@ from waltzctl.engine.repair.replicas import Agreement, ReplicaSegments
 from waltzctl.engine.repair.survey import begins_at
 from waltzctl.engine.storage.belonging import stranger
 from waltzctl.formats.control import ControlFile
-from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 def with_own_names(
@@ -92,9 +92,7 @@ def _renamed(
             return False
         assert segment.data is not None  # it has a header
         first = header.first_transaction_id
-        right = SegmentHeader(
-            FORMAT_VERSION, header.created, control.header.cluster_key, partition, first, header.reserved
-        )
+        right = header.placed(control.header.cluster_key, partition, first)
         content = Content.of_file(segment.data.path, segment.data.size)
         if header != right or segment.data.size == HEADER_SIZE or begins_at(content, -1, first) != first:
             return False

@@ -24,7 +24,7 @@ from waltzctl.engine.repair.survey import survey
 from waltzctl.engine.repair.witnesses import record_at, records_in_a_row
 from waltzctl.engine.scan.byte_source import read_bytes
 from waltzctl.engine.storage.orphans import listed_in
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, decode_entries, entry_position
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, decode_entries, entry_position
 
 
 def restore_listed(context: RepairContext, replicas: Sequence[ReplicaSegments]) -> None:
@@ -60,7 +60,7 @@ def _proven(
     key = context.control.header.cluster_key
     orphan = SegmentView(context.partition, first, None, part.index)
     count = written_entries(orphan)
-    if header is None or header != SegmentHeader(0, header.created, key, context.partition, first, header.reserved):
+    if header is None or header != header.placed(key, context.partition, first):
         return None
     if count < 2 or listed_in(orphan, [(holder.first, holder.original)]):
         return None
