@@ -102,9 +102,7 @@ class LockTable:
         verdicts = array("q", bytes(8 * len(held)))
         nothing = _nothing_in_flight(self.size)
         self._check(self._loops().admit_appends(state, written, nothing, held.appends, held.locks, verdicts))
-        if state[
-            RECORDS
-        ]:  # behind a reset it might be admitted by now, and is refused all the same: others are behind it
+        if state[RECORDS]:  # behind a reset; it is refused all the same, as later ones may be written
             _nothing_in_flight.cache_clear()  # its locks were marked there
             return [last] * len(held)
         return verdicts.tolist()

@@ -519,12 +519,11 @@ class Partition:
                 sent_again.append((transaction_id, one))
             else:
                 one.over()
-        # In the order of their arrival: a client takes an append for failed once a later one of it is committed.
-        contended = [one for one in self._contended if one[0] > self.high_water_mark]
-        again = [one for _, one in merge(sent_again, contended, key=_id_of)]
+        # In the order of their arrival: a client takes an append for failed once a later one of it is committed.  What committed
+        # transactions contended is refused already.
+        again = [one for _, one in merge(sent_again, self._contended, key=_id_of)]
         self._queue.extendleft(reversed(again))
-        for _ in contended:
-            self._contended.pop()
+        self._contended.clear()
 
     def _report_lost(self, mark: int) -> None:
         """Storage has lost committed transactions: the log ends at `mark`.  Clients mount again, which tells them."""
