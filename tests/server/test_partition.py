@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,7 @@ from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.client_appends import numbered
 from waltzctl.engine.server import served_partition, store_partition
-from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.append_requests import Append, Appender
 from waltzctl.engine.server.locks import LockTable
 from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.served_partition import Partition, _Flush
@@ -88,27 +88,32 @@ def test_replicas_whose_nodes_were_started_again_are_back_before_anybody_appends
     asyncio.run(work())
 
 
-@pytest.mark.parametrize(("ends", "arrive"), [(1, True), (2, True), (3, False)])
-def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: int, arrive: bool
-) -> None:
-    real, ended = StoreSession.append, list[int]()
+def end_sessions(patch: pytest.MonkeyPatch, times: int, seen: Callable[[StoreSession, PackedRecords], object]) -> None:
+    """The first appends to sessions are lost with these, `times` of them; `seen` hears of each before."""
+    real, left = StoreSession.append, iter(range(times))
 
     def append(session: StoreSession, records: PackedRecords) -> asyncio.Future[int]:
-        if len(ended) == ends:
+        if next(left, None) is None:
             return real(session, records)
-        ended.append(session.session_id)
+        seen(session, records)
         session.end("the test wants it")
         lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         fail(lost, session._error())
         return lost
 
+    patch.setattr(StoreSession, "append", append)
+
+
+@pytest.mark.parametrize(("ends", "arrive"), [(1, True), (2, True), (3, False)])
+def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: int, arrive: bool
+) -> None:
     async def work() -> None:
         async with serving(tmp_path, 1) as cluster:
             await cluster.server()
             client = await cluster.client()
             await client.mount()
-            monkeypatch.setattr(StoreSession, "append", append)
+            end_sessions(monkeypatch, ends, lambda session, _: ended.append(session.session_id))
             made = [client.append(b"%d" % number) for number in range(5)]
             mark, _ = await client.flush()
             late = client.append(b"late")
@@ -119,6 +124,7 @@ def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_
             assert [(await client.hear_one(wire.FeedData))[0].request_id for _ in there] == there
             assert len({*ended}) == ends
 
+    ended = list[int]()
     asyncio.run(work())
 
 
@@ -496,7 +502,7 @@ def test_of_appends_that_come_together_each_is_judged_by_its_own_locks(tmp_path:
     asyncio.run(work())
 
 
-def under_locks(appender: Told, *locks: int) -> Append:
+def under_locks(appender: Appender, *locks: int) -> Append:
     """Appends of a client that knows nothing yet, each with a write lock."""
     held = held_locks((-1, wire.AppendLocks(write=(lock,))) for lock in locks)
     return Append(PackedRecords.of(map(made, range(len(locks)))), appender, held)
@@ -510,22 +516,15 @@ def test_what_is_contended_stays_in_its_place_when_its_session_ends(
 
     Numbers 1 and 3 are contended by 0 and 2.  With the third session those are given up, and nothing is in their way any more.
     """
-    real, ended = StoreSession.append, list[int]()
 
-    def append(session: StoreSession, records: PackedRecords) -> asyncio.Future[int]:
-        if len(ended) == ends:
-            return real(session, records)
+    def seen(_: StoreSession, records: PackedRecords) -> None:
         ended.append(len(records))
         assert (partition.reading.queued, partition.reading.undecided) == (0, 4)
-        session.end("the test wants it")
-        lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        fail(lost, session._error())
-        return lost
 
     async def work() -> None:
         nonlocal partition
         async with unwritten(tmp_path) as partition:
-            monkeypatch.setattr(StoreSession, "append", append)
+            end_sessions(monkeypatch, ends, seen)
             appender = Told()
             partition.append(under_locks(appender, 1, 1, 2, 2))
             mark = await partition.flush()
@@ -537,8 +536,35 @@ def test_what_is_contended_stays_in_its_place_when_its_session_ends(
             assert (partition.reading.queued, partition.reading.undecided) == (0, 0)
 
     partition: Partition
+    ended = list[int]()
     asyncio.run(work())
     assert ended == [2] * ends
+
+
+def test_what_was_contended_is_written_in_front_of_what_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 0 is given up with the third session, of which number 2 was the first."""
+
+    def seen(_: StoreSession, records: PackedRecords) -> None:
+        ended.append(len(records))
+        if len(ended) == 2:
+            partition.append(later)
+
+    async def work() -> None:
+        nonlocal partition
+        async with unwritten(tmp_path) as partition:
+            end_sessions(monkeypatch, 3, seen)
+            partition.append(under_locks(later.client, 1, 1))
+            await until(lambda: len(ended) == 3)
+            assert await partition.flush() == 1
+            written = [one.request_id.sequence for one in await partition.store.headers(0, 9)]
+            assert (written, ended) == ([1, 2], [1, 1, 2])
+
+    later = Append(PackedRecords.of([made(2)]), Told())
+    ended = list[int]()
+    partition: Partition
+    asyncio.run(work())
 
 
 def test_a_contended_append_is_told_of_what_was_in_front_of_it(tmp_path: Path) -> None:
