@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from waltzctl.engine.errors import (
     ConcurrentUpdateError,
@@ -128,35 +129,46 @@ async def follow_replicas(
     await watch_loop(changed, look=look, wait=lambda: happens_within(changed, store.session_timeout), failed=failed)
 
 
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """The assignment of storage nodes as read: encoded, the znode's version, and the nodes of each partition that has any."""
+
+    data: bytes
+    version: int
+    nodes: Mapping[int, tuple[str, ...]]
+
+
 class PartitionSessions:
     """The metadata of all partitions; implements `engine.server.store_partition.SessionMetadata`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        # the last one read: encoded, decoded
-        self._assignment: tuple[bytes, Mapping[int, tuple[str, ...]]] = b"", {}
+        self._assignment = _Assignment(b"", -1, {})  # as read last
+        # what was written last for each partition, and the version of its znode then
+        self._written: dict[int, tuple[PartitionMetadata, int]] = {}
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         """The storage nodes of a partition, ``host:port``, sorted."""
-        return (await self._read_assignment())[0].get(partition, ())
+        return (await self._read_assignment()).nodes.get(partition, ())
 
     async def nodes(self) -> frozenset[str]:
         """Every storage node of the assignment, those without a partition among them, in one read."""
         found, _ = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment)
         return frozenset(one.node for one in found.nodes)
 
-    async def _read_assignment(self) -> tuple[Mapping[int, tuple[str, ...]], int]:
-        """The storage nodes of each partition that has any, and the version of the assignment's znode."""
+    async def _read_assignment(self) -> _Assignment:
         data, state = await _read(self._store, ASSIGNMENT_PATH)
-        # decode only what has changed: each of a thousand partitions reads the assignment twice to open
-        if data != self._assignment[0]:
+        nodes = self._assignment.nodes
+        # decode only what has changed: each of a thousand partitions reads the assignment to open
+        if data != self._assignment.data:
             found = decoded(_where(self._store, ASSIGNMENT_PATH), NodeAssignment, data)
             held: dict[int, list[str]] = {}
             for one in found.nodes:
                 for number in dict.fromkeys(one.partitions):
                     held.setdefault(number, []).append(one.node)
-            self._assignment = data, {number: tuple(sorted(nodes)) for number, nodes in held.items()}
-        return self._assignment[1], state.version
+            nodes = {number: tuple(sorted(named)) for number, named in held.items()}
+        self._assignment = _Assignment(data, state.version, nodes)
+        return self._assignment
 
     async def partition(self, partition: int) -> tuple[PartitionMetadata, int]:
         """A partition's metadata and the version of its znode, -1 if there is none yet."""
@@ -204,8 +216,17 @@ class PartitionSessions:
         `engine.metadata.cluster_changes`).  If a session that began before the change could write its replicas after it, more
         of them might be unassigned than recovery can do without (weakness V16).
 
+        What this object knows of partition and assignment is tried first: when a thousand partitions open, each read takes as
+        long as a thousand.  The transaction of the write compares both versions, so that nothing is written on the strength of
+        what has changed meanwhile; then both are read.
+
         Raises ConcurrentUpdateError when the stored session id, or the assigned storage nodes, are different ones.
         """
+        wanted = tuple(sorted(one.node for one in replicas))
+        known, version = self._written.pop(partition, (PartitionMetadata(), -1))
+        as_known = known.session_id == session_id and self._assignment.nodes.get(partition, ()) == wanted
+        if as_known and await self._write_replicas(partition, known, version, replicas):
+            return
         while True:
             known, version = await self.partition(partition)
             if known.session_id != session_id:
@@ -214,17 +235,25 @@ class PartitionSessions:
                 )
             if known.replicas == replicas:
                 return
-            held, assigned_at = await self._read_assignment()
-            if {one.node for one in replicas} != {*held.get(partition, ())}:
+            if (await self._read_assignment()).nodes.get(partition, ()) != wanted:
                 raise ConcurrentUpdateError(
                     f"partition {partition}: its storage nodes are others than when session {session_id} began"
                 )
-            written = PartitionMetadata(known.generation, session_id, replicas).encode()
-            with contextlib.suppress(NodeVersionError, NodeMissingError):
-                await self._store.commit(
-                    (Check(ASSIGNMENT_PATH, assigned_at), Set(f"{PARTITION_PATH}/{partition}", written, version))
-                )
+            if await self._write_replicas(partition, known, version, replicas):
                 return
+
+    async def _write_replicas(
+        self, partition: int, known: PartitionMetadata, version: int, replicas: tuple[ReplicaState, ...]
+    ) -> bool:
+        """False: partition or assignment have changed since they were read."""
+        written = PartitionMetadata(known.generation, known.session_id, replicas)
+        change = Set(f"{PARTITION_PATH}/{partition}", written.encode(), version)
+        try:
+            await self._store.commit((Check(ASSIGNMENT_PATH, self._assignment.version), change))
+        except (NodeVersionError, NodeMissingError):
+            return False
+        self._written[partition] = written, version + 1
+        return True
 
     async def _write(
         self, partition: int, metadata: PartitionMetadata, version: int, guards: tuple[Check, ...] = ()
@@ -239,9 +268,11 @@ class PartitionSessions:
         if version < 0:
             with contextlib.suppress(NodeExistsError):
                 await self._store.create(path, data)  # without a node above it the cluster is deleted
+                self._written[partition] = metadata, 0
                 return True
             return False
         with contextlib.suppress(NodeVersionError, NodeMissingError):
-            await self._store.set(path, data, version)
+            state = await self._store.set(path, data, version)
+            self._written[partition] = metadata, state.version
             return True
         return False

@@ -25,7 +25,7 @@ from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.cluster_state import read_cluster_state
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership, new_client_id
-from waltzctl.engine.metadata.metadata_store import Check, MetadataStore, NodeMissingError
+from waltzctl.engine.metadata.metadata_store import Check, MetadataStore, NodeMissingError, Watch, ZnodeState
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
 from waltzctl.formats.znodes import CLIENT_IDS_PATH, SERVERS_PATH, IssuedId, PartitionMetadata, ReplicaState
@@ -561,12 +561,56 @@ def test_sessions_count_up_and_older_generations_are_refused(stores: Stores) -> 
     over(stores, test)
 
 
-def test_v16_replica_states_of_a_session_over_other_nodes_are_refused(stores: Stores) -> None:
+def test_replica_states_are_written_without_a_read_while_nobody_else_has_written(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with reads, or not at all, where somebody has."""
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        await add_node(store, "h:1", admin_port=2, group=0)
+        await assign_nodes(store, "h:1", [2, 3])
+        sessions, others = PartitionSessions(store), PartitionSessions(store)
+        real, reads = store.get, list[str]()
+
+        async def get(path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
+            reads.append(path)
+            return await real(path, watch)
+
+        async def write(session: int, closing: int) -> int:
+            """How many reads it takes."""
+            reads.clear()
+            await sessions.write_replicas(2, session, (ReplicaState(2, "h:1", session, closing),))
+            assert (await others.partition(2))[0].replicas[0].closing_high_water_mark == closing
+            return len(reads) - 1
+
+        monkeypatch.setattr(store, "get", get)
+        assert await sessions.assigned(2) == ("h:1",)
+        for begun in range(2):
+            assert (await sessions.begin_session(2, 1)).session_id == begun
+            assert [await write(begun, closing) for closing in (5, 6)] == [0, 0]
+        await assign_nodes(store, "h:1", [1])  # which is nothing to partition 2
+        assert [await write(1, closing) for closing in (7, 8)] == [2, 0]
+        await others.write_replicas(2, 1, (ReplicaState(2, "h:1", 1, 9),))
+        assert [await write(1, closing) for closing in (10, 11)] == [2, 0]
+        assert (await others.begin_session(2, 1)).session_id == 2
+        with pytest.raises(ConcurrentUpdateError, match="session 2 has begun behind session 1"):
+            await write(1, 12)
+        assert (await others.partition(2))[0].replicas[0].closing_high_water_mark == 11
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_v16_replica_states_of_a_session_over_other_nodes_are_refused(stores: Stores, read: bool) -> None:
+    """Also where the assignment was `read` before it changed."""
+
     async def test(stores: Stores, store: MetadataStore) -> None:
         sessions = PartitionSessions(store)
         for node in ("h:1", "h:3"):
             await add_node(store, node, admin_port=2, group=0)
             await assign_nodes(store, node, [2])
+        if read:
+            assert await sessions.assigned(2) == ("h:1", "h:3")
         session = (await sessions.begin_session(2, 1)).session_id
         await unassign_nodes(store, "h:3", [2])
         both = (ReplicaState(2, "h:1", session), ReplicaState(2, "h:3", session))
