@@ -28,6 +28,7 @@ from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader, prove_at_or_before
 from waltzctl.engine.log.index_comparison import explained_by_tail
 from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.segments_in_front import HeldIds
 from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordView
@@ -192,34 +193,37 @@ class RangeReading:
         `stop` None: as far as one in front goes on.
         """
         end = min((one for one in (stop, self.high) if one is not None), default=None)
-        held = None if segment is None or (end is not None and first >= end) else self.held_in_front(segment, first)
-        if held is not None:
-            reached, view, following = held
-            until = reached if end is None else min(reached, end)
-            known = len(self.stretches)
-            for piece in self.segment(Segment(view, following, until), first):
-                if piece.stop > first and not isinstance(piece, Torn):
-                    yield from self.broken(first, piece.first)
-                    first = piece.stop
-                    yield piece
-            del self.stretches[known:]  # who reads it in its own place tells how far it goes
-            stop = until if stop is None else stop
+        known = len(self.stretches)
+        if segment is not None:
+            for view, following, held in self.held_in_front(segment, first, end):
+                for piece in self.segment(Segment(view, following, held.stop), held.first):
+                    if isinstance(piece, Records) and piece.stop > first:  # all else of what it holds is lost
+                        yield from self.broken(first, piece.first)
+                        first = piece.stop
+                        yield piece
+                yield from self.broken(first, held.stop)
+                first = held.stop
+        del self.stretches[known:]  # who reads it in its own place tells how far it goes
         if stop is not None:
             yield from self.broken(first, stop)
 
-    def held_in_front(self, segment: Segment, number: int) -> tuple[int, SegmentView, int | None] | None:
-        """The segment in front that has an id which `segment` lacks: its id after the last, its files, the name after its own.
+    def held_in_front(
+        self, segment: Segment, first: int, stop: int | None
+    ) -> Iterator[tuple[SegmentView, int | None, HeldIds[SegmentJob]]]:
+        """Of ids that `segment` lacks those that segments in front hold: the files of each, the name after its own, which ids.
 
         The directory is listed for that, so only where ids seem to be missing.
         """
+        if stop is not None and first >= stop:
+            return
         self._reach = self._reach or SegmentReach(self.replica.job(segment), ReadLimits())
-        found = self._reach.furthest(begun(segment.first, segment.first), number)
-        with contextlib.suppress(DiskReadError):
-            if found is not None:
-                job, reached = found
+        for held in self._reach.held(begun(segment.first, segment.first), first, stop):
+            job = held.segment
+            try:
                 files = FileState.of(job.data_path), FileState.of(job.index_path)
-                return reached, SegmentView(self.replica.partition, job.first, *files), job.following
-        return None
+            except DiskReadError:
+                continue
+            yield SegmentView(self.replica.partition, job.first, *files), job.following, held
 
     def broken(self, first: int, stop: int) -> Iterator[Broken]:
         """Ids `first` to `stop` - 1 as a Broken piece, limited to the range."""

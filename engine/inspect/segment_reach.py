@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
@@ -22,6 +21,7 @@ from waltzctl.engine.inspect.segment_order import REMOTE_HEADERS, most_reach
 from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import Stretch, begun, joint, reach
+from waltzctl.engine.log.segments_in_front import HeldIds, SegmentsInFront
 from waltzctl.engine.log.view import PartitionView, view_partition
 from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.storage.orphans import without_held_records
@@ -34,8 +34,7 @@ class SegmentReach:
         """`template`: any segment of the partition."""
         self._template, self._limits = template, limits
         self._ordered: list[tuple[tuple[int, int], SegmentJob]] | None = None
-        self._most: dict[int, int] = {}  # the id after the last one that a segment may hold, by its name
-        self._highest: list[int] = []  # of that the highest up to each place
+        self._all = self._own_named = SegmentsInFront[SegmentJob]((), (), self._reach_of)
         self._known: dict[int, int] = {}
         self._view: PartitionView | None = None
 
@@ -66,40 +65,19 @@ class SegmentReach:
 
         0 where there are none.  Raises CutShort.
         """
-        return max((self._reach_of(job) for _, job in self._able(one, number)), default=0)
+        place = self._place(one)  # lists the directory
+        return self._all.reached(place, number)
 
-    def holder(self, one: Stretch, number: int) -> tuple[SegmentJob, int] | None:
-        """The nearest segment in front of `one` that reaches beyond `number`, and the id after its last one; None without any.
+    def held(self, one: Stretch, first: int, stop: int | None = None) -> Iterator[HeldIds[SegmentJob]]:
+        """The ids from `first` up to `stop` that segments in front of `one` hold, as `SegmentsInFront.held`.
 
-        Only of those that begin with the id in their names.  Raises CutShort.
+        Only of those that begin with the id in their names: who reads one by its name finds nothing in another.  Raises CutShort.
         """
-        return next(
-            ((job, reached) for begins, job, reached in self._holding(one, number) if begins == job.first), None
-        )
+        place = self._place(one)  # lists the directory
+        yield from self._own_named.held(place, first, stop)
 
-    def furthest(self, one: Stretch, number: int) -> tuple[SegmentJob, int] | None:
-        """Of the segments in front of `one` that hold `number` the one that goes on furthest, and the id after its last one.
-
-        None without any.  Raises CutShort.
-        """
-        holding = ((job, reached) for _, job, reached in self._holding(one, number))
-        return max(holding, key=lambda pair: pair[1], default=None)
-
-    def _holding(self, one: Stretch, number: int) -> Iterator[tuple[int, SegmentJob, int]]:
-        """Those of `_able` that reach beyond `number`, with the id after the last one of each."""
-        for begins, job in self._able(one, number):
-            if (reached := self._reach_of(job)) > number:
-                yield begins, job, reached
-
-    def _able(self, one: Stretch, number: int) -> Iterator[tuple[int, SegmentJob]]:
-        """The segments in front of `one` that may hold `number`, each with the id of its first record, the nearest first."""
-        ordered = self._listed()
-        place = bisect_left(ordered, (one.begins, one.segment), key=lambda pair: pair[0])
-        while place and self._highest[place - 1] > number:  # one of those up to there may hold it
-            place -= 1
-            (begins, name), job = ordered[place]
-            if self._most[name] > number:
-                yield begins, job
+    def _place(self, one: Stretch) -> int:
+        return bisect_left(self._listed(), (one.begins, one.segment), key=lambda pair: pair[0])
 
     def _reach_of(self, job: SegmentJob) -> int:
         if job.first not in self._known:
@@ -118,8 +96,10 @@ class SegmentReach:
             self._ordered = sorted(zip(begins, jobs, strict=True), key=lambda pair: pair[0])
             ends = {} if here or view is None else _ends(view)
             most = [_bound(job, begins[0], ends.get(job.first)) for begins, job in self._ordered]
-            self._most = {job.first: one for (_, job), one in zip(self._ordered, most, strict=True)}
-            self._highest = list(accumulate(most, max))
+            ordered = [job for _, job in self._ordered]
+            own = [one if begins[0] == job.first else 0 for (begins, job), one in zip(self._ordered, most, strict=True)]
+            self._all = SegmentsInFront(ordered, most, self._reach_of)
+            self._own_named = SegmentsInFront(ordered, own, self._reach_of)
         return self._ordered
 
 

@@ -34,7 +34,11 @@ from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code, Finding, SegmentFiles, Where, loss_finding
 from waltzctl.engine.findings.directory_contents import special_finding
 from waltzctl.engine.findings.headers import not_surely_own
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.segment_reach import SegmentReach
 from waltzctl.engine.log import places
+from waltzctl.engine.log.assess import begun
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import explained_by_tail
@@ -249,6 +253,18 @@ class _SegmentTask:
         where = Where(self.storage, self.partition, view.data_path.parent)
         return SegmentFiles(where, view.first_transaction_id, view.data_path, view.index_path)
 
+    def reach(self) -> SegmentReach:
+        """How far the segments of the partition go."""
+        key = None if self.control is None else self.control.header.cluster_key
+        job = SegmentJob(
+            self.segment.data_path.parent,
+            self.segment.first_transaction_id,
+            self.partition,
+            storage=self.storage,
+            cluster_key=key,
+        )
+        return SegmentReach(job, ReadLimits())
+
     def around(self, control: ControlFile) -> SegmentSurroundings:
         """What the segment's provenance is judged by."""
         return SegmentSurroundings(control, self.partition, self.segments)
@@ -314,9 +330,10 @@ def plan_rebuild_index(
             draft.partitions.add(noted)  # it went away since, and may be back when it is verified again
             draft.sees(noted, None)
     weights = [task.segment.data.size for task in tasks if task.segment.data is not None]
+    reaches = {task.partition: task.reach() for task in tasks}  # each lists its directory when it is first asked
     for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):
         if found.undecided is not None:
-            draft.leave(found.undecided, found.why)
+            draft.leave(reaches[found.partition].without_held(found.undecided), found.why)
         elif found.wanted is not None and found.why is not None:
             draft.step("rebuild-index", found.wanted.path, found.partition, found.why)
             draft.edits.append(found.wanted.replacement())
@@ -344,7 +361,7 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         wanted = IndexPlan(path, content, begins, head, path, following, keeps_end=True, doubts=True)
         why = wanted.differs(segment.index)
         if task.proven.index_with_data == name and wanted.stop() < task.proven.with_data:
-            loss = loss_finding(BelowProof(wanted.stop(), task.proven.with_data, name, True), files.where)
+            loss = _forgotten(task, begins, wanted.stop())
             return _SegmentPlan(partition, None, "built from the data, the index would forget them", loss)
     except DiskReadError as error:
         return _SegmentPlan(partition, undecided=files.finding(Code.READ_ERROR, str(error)))
@@ -355,6 +372,14 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
     if why is None and task.everything:
         why = "it is as it should be; rebuilt because all are"
     return _SegmentPlan(partition, wanted, why)
+
+
+def _forgotten(task: _SegmentTask, begins: int, stop: int) -> Finding:
+    """The finding that the index lists transactions from `stop` on which the data lost, without those that one in front holds."""
+    name, listed = task.segment.first_transaction_id, task.proven.with_data
+    reached = task.reach().in_front(begun(name, begins), stop)
+    first = max(stop, reached) if reached < listed else stop
+    return loss_finding(BelowProof(first, listed, name, True), task.files.where, elsewhere=[(0, reached)])
 
 
 def _foreign(task: _SegmentTask, header: SegmentHeader, begins: int) -> str | None:

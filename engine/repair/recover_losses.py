@@ -476,7 +476,7 @@ class LossPlanner:
             at_end = Tail(following is None, self.mark, self.durable_to, following, listed, begun)
         found = tail.as_finding(self.context.files(part), at_end)
         assert found is not None, "a scan has found it"
-        self.context.draft.leave(replace(found, severity=Severity.DAMAGE), why)
+        self.context.leave_end(replace(found, severity=Severity.DAMAGE), part, why)
 
     def cut_tail(self, part: RepairedSegment, tail: Loss, why: str, *, loses: bool) -> None:
         """Cut the bytes after the last record that is in order; `loses`: acknowledged records may be among them."""
@@ -496,7 +496,7 @@ class LossPlanner:
         `part`: the segment in front; None: there is none.  Behind an overlap that is left, it may end in front of what is
         restored, which then gets a segment of its own: in this one it would be out of order.
         """
-        if part is not None and part.survey is not None and _follows(part.survey) != found.runs[0].first:
+        if part is not None and part.survey is not None and part.survey.reached != found.runs[0].first:
             part = None
         target, loses = part, False
         if part is not None and (tail := part.tail) is not None:
@@ -516,11 +516,6 @@ class LossPlanner:
                 loses_data=loses and run is found.runs[0],
             )  # fmt: skip
             target.content = target.content.spliced(target.content.size(), target.content.size(), (run.span,))
-
-
-def _follows(survey: Survey) -> int:
-    """The id after the last record in order of a segment."""
-    return survey.next_id if survey.tail is None else survey.tail.first
 
 
 def _why_restored(proven: Evidence, mark: int | None) -> str:

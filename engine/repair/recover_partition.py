@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import DiskReadError, copy_anew
+from waltzctl.engine.findings import loss_finding
 from waltzctl.engine.findings.directory_contents import special_finding
 from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import data_gone
@@ -219,7 +220,7 @@ class _Walk:
             assert before is not None  # it has the tail
             self._surplus_bytes(before)
         found = part.survey
-        self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)
+        self.expected = max(self.expected or 0, found.reached)
 
     def _surplus_bytes(self, before: RepairedSegment) -> None:
         """Surplus bytes after the last record of a segment.  The next segment begins with the next id: nothing is missing."""
@@ -304,7 +305,7 @@ def _reach(parts: Sequence[RepairedSegment]) -> int:
     for part in parts:
         if part.survey is None or part.first != following or part.survey.inner:
             break
-        following = part.survey.next_id if part.survey.tail is None else part.survey.tail.first
+        following = part.survey.reached
         if part.survey.tail is not None:
             break
     return following
@@ -360,7 +361,9 @@ def _plan_leftovers(
             following = others.following(part)
             told = told_to if following is None else following  # a gap was reported up to the next segment
             short = ShortHeader(part.first, part.data.size, entries, following, told)
-            context.leave(short, "what it held, or what was in front of it, is lost")
+            context.leave_end(
+                loss_finding(short, context.where), part, "what it held, or what was in front of it, is lost"
+            )
 
 
 @dataclass(frozen=True, slots=True)

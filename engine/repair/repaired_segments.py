@@ -5,11 +5,21 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import PurePath
 
 from waltzctl.engine.durable.edits import Remove
 from waltzctl.engine.errors import DamageError, DiskReadError
-from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Where, loss_finding, make_finding
+from waltzctl.engine.findings import (
+    Code,
+    Finding,
+    SegmentFiles,
+    Severity,
+    Where,
+    counts_beyond_end,
+    loss_finding,
+    make_finding,
+)
 from waltzctl.engine.findings.headers import strange_finding
 from waltzctl.engine.log.header_judgement import Expected, judge_headers
 from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
@@ -23,6 +33,7 @@ from waltzctl.engine.repair.survey import Loss as DamagedPlace
 from waltzctl.engine.repair.survey import Survey, hint_of, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.storage.orphans import without_held_records
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, index_name, segment_name
 
@@ -137,6 +148,7 @@ class RepairContext:
     lowered_to: int | None = None
     _by_first: dict[int, RepairedSegment] = field(default_factory=dict)
     _firsts: list[int] = field(default_factory=list)
+    _reached: dict[int, int] | None = None
 
     @property
     def segments(self) -> list[RepairedSegment]:
@@ -188,6 +200,19 @@ class RepairContext:
     def leave(self, loss: Loss, why: str | None = None) -> None:
         """Leave a loss to the operator; `why` says why the plan does nothing about it."""
         self.draft.leave(loss_finding(loss, self.where), why)
+
+    def leave_end(self, finding: Finding, part: RepairedSegment, why: str) -> None:
+        """Leave a finding about the end of a segment, without the ids that segments in front of it hold, as they were read."""
+        if counts_beyond_end(finding):
+            self._reached = self._reached or self._reached_in_front()
+            finding = without_held_records(finding, self._reached.get(part.first, 0), self.around.segments)
+        self.draft.leave(finding, why)
+
+    def _reached_in_front(self) -> dict[int, int]:
+        """Of each segment, by its first id, the id after the last record of those in front of it; 0 where there is none."""
+        parts = self.segments
+        ends = (0 if part.survey is None else part.survey.reached for part in parts)
+        return dict(zip((part.first for part in parts), accumulate(ends, max, initial=0), strict=False))
 
     def surveyed(self, first: int, *, behind: bool) -> Iterator[RepairedSegment]:
         """The surveyed segments that begin below `first`, or above it (`behind`), the nearest first."""

@@ -107,6 +107,11 @@ class Survey:
         return self.losses[-1] if self.losses and self.losses[-1].stop is None else None
 
     @property
+    def reached(self) -> int:
+        """The id after the last record in order, as far as that is decided: of a torn tail nothing is."""
+        return self.next_id if self.tail is None else self.tail.first
+
+    @property
     def doubtful(self) -> bool:
         """Whether it is uncertain where the records end."""
         return any(loss.doubtful or (loss.stop is None and loss.out_of_order) for loss in self.losses)

@@ -16,14 +16,17 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from pathlib import PurePath
 
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.index import RecordPlace, prove_at_or_before
 from waltzctl.engine.log.parts import Part, cut
+from waltzctl.engine.log.places import on_this_machine
+from waltzctl.engine.log.segments_in_front import SegmentsInFront
 from waltzctl.engine.log.view import FileState, PartitionView, SegmentView
 from waltzctl.engine.scan.columns import Damage, RecordBatch, RecordView
 from waltzctl.engine.scan.scanner import read_record_at
@@ -171,35 +174,49 @@ class PartitionPlaces:
         return self._ends[one]
 
     @cached_property
-    def _most(self) -> Sequence[int]:
-        """Of each segment the id after the last one that it may hold, by its size, if that is behind the next one's name; else 0.
-
-        The next one is the next that is not empty.  0 also where the index leads exactly to its name: then nothing is
-        opened to find out.
-        """
-        found: list[int] = []
-        for one, bound in zip(self._listed, self._bounds, strict=True):
-            first, size = one.first_transaction_id, HEADER_SIZE if one.data is None else one.data.size
-            most = first + (size - HEADER_SIZE) // RECORD_OVERHEAD
-            led = one.index is not None and bound is not None and first + one.entries == bound + 1
-            found.append(0 if bound is None or led or most <= bound + 1 else most)
-        return found
+    def _led(self) -> frozenset[int]:
+        """The names of the segments whose indexes lead exactly to the name of the next one that is not empty, by their sizes."""
+        pairs = zip(self._listed, self._bounds, strict=True)
+        return frozenset(
+            one.first_transaction_id
+            for one, bound in pairs
+            if one.index is not None and bound is not None and one.first_transaction_id + one.entries == bound + 1
+        )
 
     @cached_property
-    def _most_in_front(self) -> Sequence[int]:
-        """Of each segment the highest `_most` of those in front of it."""
-        return [0, *accumulate(self._most, max)]
+    def _holders(self) -> SegmentsInFront[SegmentView]:
+        """The segments, asked for ids that those behind them lack: each may hold as many as its size lets it.
+
+        One whose size lets it go no further than the name of the next one that is not empty is not asked; and behind a URL none
+        whose index leads exactly there, as for findings (`engine.inspect.segment_reach`).
+        """
+        most: list[int] = []
+        here = on_this_machine(self._directory)
+        for one, bound in zip(self._listed, self._bounds, strict=True):
+            first, size = one.first_transaction_id, HEADER_SIZE if one.data is None else one.data.size
+            able = first + (size - HEADER_SIZE) // RECORD_OVERHEAD
+            believed = not here and first in self._led
+            most.append(0 if bound is None or believed or able <= bound + 1 else able)
+        return SegmentsInFront(self._listed, most, self._reach_of)
+
+    def _reach_of(self, one: SegmentView) -> int:
+        """The id after a segment's last intact record.  One that cannot be read goes as far as its index, if that leads on."""
+        try:
+            return self._end_of(one) + 1
+        except DiskReadError:
+            if one.first_transaction_id not in self._led:
+                raise
+            return one.first_transaction_id + one.entries  # who reads behind it needs nothing of it
 
     def _held_in_front(self, place: int, number: int, bound: int | None) -> Anchor | None:
-        """The record with the highest id above `number` and up to `bound` of the segments in front of one; None without any."""
+        """The last record behind `number` and up to `bound` of the segments in front of one that hold these ids, or None.
+
+        Each id is looked for in the segment in which a range reads it.
+        """
         found: Anchor | None = None
-        while place and self._most_in_front[place] > number + 1:
-            place -= 1
-            one = self._listed[place]
-            if self._most[place] > number + 1 and self._end_of(one) > number:
-                seen = self._in_segment(one.first_transaction_id, bound, BEGINNING)
-                if seen is not None and seen.transaction_id > (number if found is None else found.transaction_id):
-                    found = seen
+        for held in self._holders.held(place, number + 1, None if bound is None else bound + 1):
+            seen = self._in_segment(held.segment.first_transaction_id, held.stop - 1, BEGINNING)
+            found = seen if seen is not None and seen.transaction_id >= held.first else found
         return found
 
     @property
@@ -292,7 +309,7 @@ class PartitionPlaces:
             if bound is not None and bound < low:
                 continue
             last = high if bound is None else min(bound, high)
-            stop, others = None, self._most_in_front[place] > max(low, first)
+            stop, others = None, self._holders.may_hold(place, max(low, first))
             ends_here = last == high and end.segment == first
             if ends_here:
                 stop = end.end

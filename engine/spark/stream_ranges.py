@@ -192,16 +192,14 @@ class _RangeScan:
     def _held_in_front(self) -> Iterator[Read]:
         """What segments in front of this one hold of the range behind its last record, and findings between these records."""
         part = self._part
-        while part.others and self._next <= part.last:
-            number = max(self._next, part.first)
-            found = self._reach(part.job).holder(begun(part.segment, part.segment), number)
-            if found is None:
-                return
+        if not part.others:
+            return
+        first = max(self._next, part.first)
+        for held in self._reach(part.job).held(begun(part.segment, part.segment), first, part.last + 1):
             self._in_front = True
-            job, stop = found
-            last = min(part.last, stop - 1)
+            job, last = held.segment, held.stop - 1
             own = replace(
-                part, segment=job.first, first=number, last=last, start=HEADER_SIZE, start_id=job.first, stop=None,
+                part, segment=job.first, first=held.first, last=last, start=HEADER_SIZE, start_id=job.first, stop=None,
                 following=None, ends_at=None, others=False,
             )  # fmt: skip
             with open_segment(own.job) as opened:
@@ -212,7 +210,7 @@ class _RangeScan:
                     yield HeldInFront(job.first, item) if isinstance(item, RecordBatch) else item
             if scan._last.transaction_id > self._last.transaction_id:
                 self._last = scan._last
-            self._next = last + 1
+            self._next = held.stop
 
     def _join_failure(self, following: int) -> Gap | Overlap:
         """The gap or overlap between this segment, read up to `_next` - 1, and the next one, which begins at `following`."""

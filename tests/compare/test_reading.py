@@ -416,6 +416,54 @@ def test_what_is_damaged_behind_an_empty_name_is_told_and_lost(storage: Path, mo
     assert [one.segment for one in read(storage, 0, None)[1].stretches] == [0, 10, 26], "each told once"
 
 
+@pytest.mark.parametrize(
+    ("damaged", "lost"),
+    [
+        ((0, 20), None),
+        ((0, 22), None),
+        ((0, 23), 23),
+        ((10, 9), None),
+        ((10, 20), 20),
+        ((10, 21), 21),
+        ((10, 22), None),
+    ],
+)
+def test_of_several_that_hold_an_id_the_nearest_is_read(
+    storage: Path, damaged: tuple[int, int], lost: int | None
+) -> None:
+    """That which goes on furthest was, and what was damaged in it was lost here, while a stream reads it where it is intact.
+
+    22 is the last one of the nearest: a torn record is none.
+    """
+    placed_inside(storage, 20)
+    write_segment(storage / "0", RECORDS[10:23])
+    name, number = damaged
+    if number >= name:
+        flip(seg(storage, name), HEADER_SIZE + SIZE * (number - name) + 40)
+    pieces = list(RangeReading(replica(storage), 0, None).pieces())
+    whose = {
+        (one.segment, number) for one in pieces if isinstance(one, Records) for number in range(one.first, one.stop)
+    }
+    owners = {number: 10 if number < 23 else 0 for number in range(10, 26)} | dict.fromkeys(range(26, 30), 26)
+    owners |= dict.fromkeys(range(10), 0) | ({22: 0} if damaged == (10, 22) else {})
+    assert whose == {(owners[one], one) for one in range(30) if one != lost}
+    assert [(one.first, one.stop) for one in pieces if isinstance(one, Broken)] == (
+        [] if lost is None else [(lost, lost + 1)]
+    )
+
+
+def test_a_renamed_one_that_goes_on_further_hides_none_that_can_be_read(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under its name nothing of it is found; the segment in front of it was taken to have lost all."""
+    monkeypatch.setattr(sys.modules[__name__], "FIRSTS", (0, 26))
+    placed_inside(storage, 10)
+    write_segment(storage / "0", RECORDS[2:29])
+    for path in (seg, idx):
+        path(storage, 2).rename(path(storage, 3))
+    assert [one for one in read(storage, 0, None)[0] if one[0] != "held"] == []
+
+
 def test_nothing_is_asked_where_all_join(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the directory is listed again nor a header read."""
     monkeypatch.setattr(replica_reading, "SegmentReach", None)

@@ -82,30 +82,40 @@ def test_nothing_is_read_where_two_join_and_of_the_others_each_that_may_hold_it_
     assert read == [10], "the one of 0 to 9 has no room for 22"
 
 
-@pytest.mark.parametrize(("number", "held"), [(19, (10, 26)), (25, (10, 26)), (26, None)])
-def test_the_nearest_one_that_goes_further_holds_an_id(
-    storage: Path, number: int, held: tuple[int, int] | None
-) -> None:
+Told = list[tuple[int, int, int]]
+
+
+def held(asked: SegmentReach, number: int, stop: int | None = None) -> Told:
+    return [(one.segment.first, one.first, one.stop) for one in asked.held(stretch(20, 22), number, stop)]
+
+
+@pytest.mark.parametrize(("number", "told"), [(19, [(10, 19, 26)]), (25, [(10, 25, 26)]), (26, [])])
+def test_the_nearest_one_that_goes_further_holds_an_id(storage: Path, number: int, told: Told) -> None:
     write_segment(storage / "0", RECORDS[15:18])
-    found = reach(storage).holder(stretch(20, 22), number)
-    assert (found and (found[0].first, found[1])) == held
+    assert held(reach(storage), number) == told
+
+
+@pytest.mark.parametrize(
+    ("stop", "told"),
+    [
+        (None, [(15, 21, 22), (10, 22, 26)]), (27, [(15, 21, 22), (10, 22, 26)]), (26, [(15, 21, 22), (10, 22, 26)]),
+        (25, [(15, 21, 22), (10, 22, 25)]), (22, [(15, 21, 22)]), (21, []),
+    ],
+)  # fmt: skip
+def test_behind_the_end_of_the_nearest_one_that_holds_an_id_the_next_nearest_goes_on(
+    storage: Path, stop: int | None, told: Told
+) -> None:
+    write_segment(storage / "0", RECORDS[15:22])
+    asked = reach(storage)
+    assert held(asked, 21, stop) == told
+    assert held(asked, 26, stop) == []
 
 
 def test_one_that_was_renamed_holds_nothing_for_who_goes_by_names(storage: Path) -> None:
     for path in (seg, idx):
         path(storage, 0, 10).rename(path(storage, 0, 15))
     assert reach(storage).in_front(stretch(20, 22), 25) == 26
-    assert reach(storage).holder(stretch(20, 22), 25) is None
-
-
-def test_of_several_that_hold_an_id_the_furthest_goes_on(storage: Path) -> None:
-    write_segment(storage / "0", RECORDS[15:22])
-    asked = reach(storage)
-    nearest, furthest = asked.holder(stretch(20, 21), 21), asked.furthest(stretch(20, 21), 21)
-    assert nearest is not None
-    assert furthest is not None
-    assert (nearest[0].first, nearest[1], furthest[0].first, furthest[1]) == (15, 22, 10, 26)
-    assert asked.furthest(stretch(20, 21), 26) is None
+    assert held(reach(storage), 25) == []
 
 
 @pytest.mark.parametrize(

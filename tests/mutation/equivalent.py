@@ -1543,7 +1543,7 @@ _FOUND = "return found if found is not None and found.transaction_id >= least el
 _HERE = "here = 0 if limit is not None or part is None or tail is None else self._whole_tail_end(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
 _SOME_PARTITIONS = "if not 0 < header.num_partitions <= MAX_PARTITIONS:"
-_REACHED = "self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)"
+_REACHED = "self.expected = max(self.expected or 0, found.reached)"
 _LOST_BYTES = "if not name.endswith(INDEX_SUFFIX) and now.get(name, -1) < size:"
 _SPLIT_HEADER = (
     "if first_seam < end + RECORD_HEADER.size:  # the header itself is split: its length is known only with the rest"
@@ -3534,22 +3534,11 @@ _NODE = (
 )
 
 _HEADERS_BEHIND = "known = next((one for one in others if one.segment is not None and one.segment >= least), None)"
-_WITH_ROOM = "while place and self._highest[place - 1] > number:  # one of those up to there may hold it"
 _FEED_WATCH = "engine/client/feed_watch.py"
 _ANSWER_LENGTH = "length = len(outcome.data) if isinstance(outcome, wire.TransactionData) else 0"
 _BEGIN_TASK = "def begin_task(self, work: Coroutine[Any, Any, None], *, parked: int = 0) -> asyncio.Task[None]:"
 _EXIT = "status = connection.recv(1)  # if the daemon was killed, the runner holds the other end until it ends"
 _NEWEST = (
-    *(
-        Equivalent(
-            "engine/inspect/segment_reach.py",
-            "SegmentReach._able",
-            _WITH_ROOM,
-            _WITH_ROOM.replace("self._highest[place - 1] > number", new),
-            "those in front that have no room for the number are not read, only looked at",
-        )
-        for new in ("True", "self._highest[place - 1] >= number")
-    ),
     Equivalent(
         "engine/findings/obstacles.py",
         "Obstacles._in_front_of",

@@ -129,8 +129,8 @@ PLANS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover_losses.py",
-        "replace(found, severity=Severity.DAMAGE), why",
-        "found, why",
+        "replace(found, severity=Severity.DAMAGE), part, why",
+        "found, part, why",
         ("tests/repair/test_plans_of_combinations.py",),
         "damage that stays is told as repairable",
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import build_directory, make_records, segment_header
+from tests.builders import build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, patch, run
 from tests.repair.scenes import (
     COUNT,
@@ -32,6 +32,7 @@ from tests.repair.trees import snapshot
 from tests.repair.twelve import RECORDS, Twelve, at, planned
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
@@ -364,6 +365,81 @@ def test_what_a_last_file_without_a_whole_header_held_is_counted_by_recover(tmp_
         sum(one.missing or 0 for one in told) for told in (plan_recover(storage).plan.undecided, run(storage)[0])
     )
     assert left == found == 10
+
+
+def in_front(tmp_path: Path, *, reach: int, mark: int, last: bool) -> Path:
+    """Segments of ten, of 40; that of 10 goes on in front of `reach`.  `last`: that of 20 is the last one."""
+    records = make_records(40, size=20)
+    parts = [records[:10], records[10:20], records[20:30], records[30:]][: 3 if last else 4]
+    storage = build_directory(tmp_path / "s", {0: parts}, local_low_water_mark=mark)
+    write_segment(storage / "0", records[10:reach])
+    return storage
+
+
+def counted(storage: Path) -> list[list[tuple[int | None, int | None]]]:
+    """What verify, recover and rebuild-index count of segment 20: the first id and how many."""
+    age(storage)
+    told = (run(storage)[0], plan_recover(storage).plan.undecided, plan_rebuild_index(storage).plan.undecided)
+    codes_of_ends = ("torn-tail", "segment-header-short")
+    return [
+        [(one.transaction_id, one.missing) for one in found if one.code in codes_of_ends and one.segment == 20]
+        for found in told
+    ]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(
+    ("reach", "left"),
+    [(20, (20, 10)), (21, (21, 9)), (26, (26, 4)), (29, (29, 1)), (30, (None, None)), (31, (None, None))],
+)
+def test_what_a_file_without_a_whole_header_has_cost_is_less_what_one_in_front_holds(
+    tmp_path: Path, reach: int, left: tuple[int | None, int | None], listed: bool
+) -> None:
+    """By its index behind the mark, and by the next name, where recover tells the gap; verify alone took off what is held."""
+    storage = in_front(tmp_path, reach=reach, mark=14, last=listed)
+    (storage / "0" / segment_name(20)).write_bytes(bytes(60))
+    if not listed:
+        (storage / "0" / index_name(20)).unlink()
+    verified, recovered_, rebuilt = counted(storage)
+    assert verified == rebuilt == [left]
+    assert recovered_ == ([left] if listed else [(None, None)])
+
+
+@pytest.mark.parametrize(("last", "mark"), [(False, 14), (False, 39), (True, 29)])
+@pytest.mark.parametrize(
+    ("reach", "left"), [(24, (24, 6)), (25, (24, 6)), (26, (25, 5)), (27, (26, 4)), (30, (29, 1)), (31, (24, 0))]
+)
+def test_what_a_torn_end_has_cost_is_less_what_a_longer_one_in_front_holds(
+    tmp_path: Path, reach: int, left: tuple[int, int], last: bool, mark: int
+) -> None:
+    """Its own last record is torn as well, so that neither is compared with the other."""
+    storage = in_front(tmp_path, reach=reach, mark=mark, last=last)
+    patch(storage / "0" / segment_name(20), HEADER_SIZE + 4 * 60, bytes(6 * 60))
+    patch(storage / "0" / segment_name(10), HEADER_SIZE + (reach - 11) * 60, bytes(60))
+    verified, recovered_, _ = counted(storage)
+    assert verified == [left]
+    assert recovered_ == ([left] if left[1] else [])
+
+
+@pytest.mark.parametrize(
+    ("reach", "left"), [(984, (984, 16)), (985, (985, 15)), (999, (999, 1)), (1000, (984, 0)), (1001, (984, 0))]
+)
+def test_what_an_index_would_forget_is_less_what_one_in_front_holds(
+    tmp_path: Path, reach: int, left: tuple[int, int]
+) -> None:
+    """It stays all the same: what stands in front may be other records than those that it lists up to the checkpoint at 1000."""
+    records = make_records(60, first=960, size=20)
+    storage = build_directory(
+        tmp_path / "s", {0: [make_records(960, size=20), records[:20], records[20:]]}, local_low_water_mark=970
+    )
+    write_segment(storage / "0", records[: reach - 960])
+    path = storage / "0" / segment_name(980)
+    path.write_bytes(path.read_bytes()[: HEADER_SIZE + 4 * 60])
+    age(storage)
+    (found,) = plan_rebuild_index(storage).plan.undecided
+    assert (found.code, found.transaction_id, found.missing) == ("durable-missing", *left)
+    verified = [(one.transaction_id, one.missing) for one in run(storage)[0] if one.code == "durable-missing"]
+    assert verified == ([left] if left[1] else [])
 
 
 def test_a_missing_partition_directory_comes_back_as_far_as_it_was_acknowledged(tmp_path: Path) -> None:

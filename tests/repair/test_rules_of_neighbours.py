@@ -14,7 +14,7 @@ from tests.builders import build_directory
 from tests.cli.damage import segment_of
 from tests.repair.twelve import Twelve
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code
+from waltzctl.engine.findings import Code, Where
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import recover_partition
@@ -461,7 +461,8 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
         context = among(*others, one)
         context.allow_data_loss = allowed
         context.give_up = lambda first, stop, _: said.append(f"given up {first}..{stop - 1}")  # type: ignore[method-assign]
-        context.leave = lambda what, why: said.append(SHORT)  # type: ignore[method-assign]
+        context.where = Where(None, 0, Path("/d/0"))  # type: ignore[misc]
+        context.leave_end = lambda what, whose, why: said.append(SHORT)  # type: ignore[method-assign]
         context.dispute = lambda first, stop, _: said.append(f"disputed {first}..{stop - 1}")  # type: ignore[method-assign]
         _plan_leftovers(context, expected, end, 0)
         assert said == wanted

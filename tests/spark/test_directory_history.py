@@ -411,7 +411,7 @@ def test_a_part_knows_what_its_task_has_to_know(storage: Path) -> None:
     first, last = history.parts(0, anchor(11), anchor(22))
     same = {
         "node": str(storage), "directory": storage / "0", "partition": 0, "cluster_key": KEY,
-        "local_low_water_mark": 14, "storage": storage,
+        "local_low_water_mark": 14, "storage": storage, "others": True,
     }  # fmt: skip
     expected = SegmentRange(
         segment=10, first=12, last=19, start=at(12), start_id=12, stop=None, following=20, bytes=480, **same

@@ -12,6 +12,8 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory, make_records, write_segment
 from tests.inspect.helpers import cut, flip, idx, patch, seg
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import segment_checks
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.view import view_partition
@@ -20,6 +22,7 @@ from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.spark import stream_places
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, open_segment
+from waltzctl.engine.spark.stream_ranges import HeldInFront, read_range
 from waltzctl.formats.segment import Record
 
 RECORDS = make_records(30, first=5, size=20)
@@ -438,7 +441,7 @@ def test_what_is_behind_the_end_of_an_inner_segment_is_asked_of_the_one_in_which
     assert now.record_now(anchor(16)) == anchor(16)
     several = list(now.ranges(anchor(10), anchor(16), template(storage)))
     assert [(one.segment, one.first, one.last, one.others, one.ends_at) for one in several] == [
-        (10, 11, 11, False, None),
+        (10, 11, 11, True, None),
         (12, 12, 16, True, anchor(16)),
     ]
     opened.clear()
@@ -449,6 +452,71 @@ def test_what_is_behind_the_end_of_an_inner_segment_is_asked_of_the_one_in_which
     assert opened == [12, 10, 20], "the others are not long enough for more"
     patch(seg(storage, 0, 10), at(16), bytes(8))
     assert places(storage).at_or_before(16) == anchor(15)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("entries", [1, 2, 3, 10])
+def test_an_index_that_ends_with_the_name_of_an_inner_segment_is_not_the_whole_one(
+    storage: Path, entries: int, last: bool
+) -> None:
+    """Only its entries were counted, by its size: of 10 to 19 those behind 12 and 13 were told as missing."""
+    write_segment(storage / "0", RECORDS[7:9])
+    cut(idx(storage, 0, 10), 128 + 8 * entries)
+    if last:
+        for path in (seg(storage, 0, 20), idx(storage, 0, 20)):
+            path.unlink()
+    now = places(storage)
+    assert now.at_or_before(16) == anchor(16)
+    assert now.at_or_before(19) == anchor(19)
+    assert now.at_or_before(None) == anchor(19 if last else 34)
+    found = [one for one in now.ranges(anchor(10), anchor(16), template(storage)) if one.segment == 12]
+    assert [(one.first, one.last, one.others, one.ends_at) for one in found] == [(12, 16, True, anchor(16))]
+
+
+def test_an_unreadable_segment_whose_index_leads_to_the_next_name_keeps_nobody_from_what_is_behind_it(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its index does not, nobody knows what it holds."""
+    write_segment(storage / "0", RECORDS[7:9])
+
+    def failing(job: SegmentJob) -> Any:
+        if job.first == 10:
+            raise DiskReadError(job.data_path, 128, OSError(5, "gone"))
+        return open_segment(job)
+
+    monkeypatch.setattr(stream_places, "open_segment", failing)
+    with pytest.raises(DiskReadError):
+        places(storage).at_or_before(16)
+    cut(idx(storage, 0, 10), 128 + 8 * 2)
+    assert places(storage).at_or_before(16) == anchor(13, segment=12, offset=188)
+
+
+def test_behind_a_url_an_index_that_leads_to_the_next_name_is_the_whole_segment(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, opened: list[int]
+) -> None:
+    """As for findings: by the sizes of files there may be a thousand segments in front that go further."""
+    write_segment(storage / "0", RECORDS[7:9])
+    cut(idx(storage, 0, 10), 128 + 8 * 2)
+    monkeypatch.setattr(stream_places, "on_this_machine", lambda path: False)
+    assert places(storage).at_or_before(16) == anchor(13, segment=12, offset=188)
+    assert opened == [12]
+
+
+@pytest.mark.parametrize(("damaged", "end"), [(15, (16, 10)), (16, (15, 10)), (17, (16, 10)), (19, (16, 10))])
+def test_a_batch_ends_with_a_record_that_its_range_reads(storage: Path, damaged: int, end: tuple[int, int]) -> None:
+    """The record was taken from a segment further in front, where it is intact, and the range, which read the nearest one that
+    goes so far, never ended with it: the query failed each time anew.
+    """
+    write_segment(storage / "0", RECORDS[:19])  # 5 to 23
+    write_segment(storage / "0", RECORDS[7:9])
+    flip(seg(storage, 0, 10), at(damaged) + 50)
+    now = places(storage)
+    found = now.at_or_before(16)
+    assert found is not None
+    assert (found.transaction_id, found.segment) == end
+    *_, part = now.ranges(anchor(11), found, template(storage))
+    read = [item for item in read_range(replace(part, storage=storage), data=False) if not isinstance(item, Finding)]
+    assert int((read[-1].records if isinstance(read[-1], HeldInFront) else read[-1]).transaction_id[-1]) == end[0]
 
 
 def test_an_empty_segment_owns_what_is_behind_the_records_of_those_in_front(storage: Path, opened: list[int]) -> None:

@@ -197,8 +197,9 @@ def test_ranges_begin_behind_what_was_read_and_end_with_their_record(segment: Pa
     template = _range(segment, 0, -1)
     places = PartitionPlaces(view_partition(segment.parent, 0))
     expected = replace(
-        template, first=105, last=109, start=_at(105), start_id=105, stop=_at(110), ends_at=_anchor(109), bytes=300
-    )
+        template, first=105, last=109, start=_at(105), start_id=105, stop=_at(110), ends_at=_anchor(109),
+        bytes=300, others=True,
+    )  # fmt: skip
     assert list(places.ranges(_anchor(104), _anchor(109), template)) == [expected]
     (by_index,) = places.ranges(Anchor(104), _anchor(109), template)
     assert by_index == expected
