@@ -34,6 +34,7 @@ from waltzctl.engine.backup.source_files import (
     plan_storage,
     returned,
 )
+from waltzctl.engine.backup.writable_vault import advising_room, open_vault
 from waltzctl.engine.durable.disk import STATE_DIRECTORY
 from waltzctl.engine.durable.file_status import names_in
 from waltzctl.engine.durable.new_directory import check_not_beside
@@ -146,7 +147,7 @@ def create_backup(
             f"{vault}: lies in {source}, and would back itself up", advice="make a vault beside the directory"
         )
     check_written_back(looked)
-    with PageStorage.open(vault, VAULT_OPTIONS) as store:
+    with advising_room(), open_vault(vault) as store:
         reader = VaultReader.over(store, password)
         complete_copies(store)
         writer = BackupWriter(store, reader, str(looked.path), now_ms)

@@ -16,13 +16,14 @@ from itertools import islice
 from pathlib import Path
 
 from waltzctl.engine.backup.retention import Retention, kept
+from waltzctl.engine.backup.writable_vault import advising_room, make_room, open_vault
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError, StalePlanError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_gc import GcReport, collect_until_done
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.vault_path import SCHEME
-from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, UnreadableBackup, VaultReader
+from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageId
 from waltzctl.formats.vault import BackupHead, Namespace
@@ -136,7 +137,7 @@ def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
     Raises StalePlanError if one of its backups, to be forgotten or kept, is gone already; what `PageStorage.open` and
     `PageStorage.commit` raise.
     """
-    with PageStorage.open(plan.vault, VAULT_OPTIONS) as store:
+    with advising_room(), open_vault(plan.vault) as store:
         there = set(VaultReader.over(store, password).ids())
         gone = [*(one.id for one in plan.forgotten), *plan.unreadable]
         if missing := [one for one in gone if one not in there]:
@@ -159,6 +160,7 @@ def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
             for head in plan.forgotten
             for number in range(head.num_pages)
         )
+        make_room(store)
         store.commit(_deletes([*heads, *islice(pages, DELETED_AT_ONCE)]))
         # behind the first batch the backups are forgotten: pruning finds what is left of their pages
         with contextlib.suppress(DiskFullError):
@@ -171,8 +173,9 @@ def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
     Pages that belong to no backup are deleted first, if the heads of all backups can be read.  Raises what `PageStorage.open` and
     `collect_until_done` raise.
     """
-    with PageStorage.open(vault, VAULT_OPTIONS) as store:
+    with advising_room(), open_vault(vault) as store:
         before = store.blob_size()
+        make_room(store)
         orphans = _orphans(VaultReader.over(store, password))
         _delete(store, iter(orphans))
         report: GcReport

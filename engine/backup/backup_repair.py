@@ -21,6 +21,7 @@ from waltzctl.engine.backup.backup_verification import VaultPieces, check_pieces
 from waltzctl.engine.backup.distinct_pieces import NeededPiece, PieceKey
 from waltzctl.engine.backup.section_plan import PlannedPiece, SourceChangedError
 from waltzctl.engine.backup.source_files import SourceDirectory, look_at, plan_partition, plan_storage
+from waltzctl.engine.backup.writable_vault import advising_room, open_vault
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.log import places
 from waltzctl.engine.pages.blob_stats import BlobSpan
@@ -28,7 +29,7 @@ from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, UnreadableBackup, VaultReader
+from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId
 from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_SUFFIX, parse_name
@@ -57,7 +58,7 @@ def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None
     Raises what `look_at`, `PageStorage.open` and `VaultReader.over` raise, DiskReadError, DiskWriteError.
     """
     looked = look_at(source)
-    with PageStorage.open(vault, VAULT_OPTIONS) as store:
+    with advising_room(), open_vault(vault) as store:
         reader = VaultReader.over(store, password)
         heads = list(reader.heads())
         copies = _damaged_copies(reader, heads)

@@ -41,6 +41,7 @@ from waltzctl.engine.backup.node_layout import (
 )
 from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PlannedPiece, PreviousSection, SourceChangedError
+from waltzctl.engine.backup.writable_vault import advising_room, open_vault
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import UNREADABLE_IN_A_ROW, NodeRecord, walk
@@ -56,11 +57,10 @@ from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.futures import in_thread
 from waltzctl.engine.pages.page_gc import complete_copies
-from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.columns import Int64Column
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
-from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, VaultReader
+from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
@@ -109,7 +109,7 @@ async def create_node_backup(
     the cluster is unknown and for partitions that the node does not have, what the calls raise, SourceChangedError for a
     partition that keeps changing, DiskWriteError.  After an error the vault is unchanged.
     """
-    with PageStorage.open(vault, VAULT_OPTIONS) as store:
+    with advising_room(), open_vault(vault) as store:
         reader = VaultReader.over(store, password)
         complete_copies(store)
         writer = BackupWriter(store, reader, address.url, now_ms)

@@ -58,6 +58,12 @@ class UnreadableBackup:
     finding: Finding
 
 
+def check_vault(path: Path) -> None:
+    """Raises NotWaltzError for a path without a page store, which a vault is; whether it is one its configuration tells."""
+    if not (path / WAL_DIRECTORY).is_dir():
+        raise NotWaltzError(f"{path}: no backup vault", advice="make one with waltzctl backup init")
+
+
 class VaultReader:
     """The backups of a vault as of when it was read, also if their pages are moved later.  Thread-safe."""
 
@@ -79,8 +85,7 @@ class VaultReader:
 
         Raises NotWaltzError, InvalidRequestError without the password, WrongPasswordError, DamageError, DiskReadError.
         """
-        if not (path / WAL_DIRECTORY).is_dir():
-            raise NotWaltzError(f"{path}: no backup vault", advice="make one with waltzctl backup init")
+        check_vault(path)
         return cls(VaultPages.look_at(path), password)
 
     @classmethod

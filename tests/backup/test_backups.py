@@ -21,9 +21,11 @@ from waltzctl.engine.backup import backup_creation, backup_removal, section_plan
 from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_difference import SectionDifference, differences
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
+from waltzctl.engine.backup.backup_repair import repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.backup_writer import BackupWriter, ReadPiece
 from waltzctl.engine.backup.retention import Retention
+from waltzctl.engine.backup.writable_vault import FORGETTING
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DamageError,
@@ -498,12 +500,72 @@ def test_what_a_backup_left_that_met_a_full_disk_in_the_log_is_cut_by_whoever_op
         return given
 
     monkeypatch.setattr(BlobStore, "cut_tails", cut_and_free)
-    disk_full_after(monkeypatch, len(f"{os.getpid()}\n"))  # who holds the lock, which is in its place already
+    disk_full_after(monkeypatch, LOCKED)
     prune_vault(place)
     assert [one.stat().st_size for one in blobs] == sizes
     assert findings(place) == []
     backup(place, source)
     assert restored(place, "latest", tmp_path / "back") == digest(source)
+
+
+def fill_by_a_killed_backup(place: Path, patch: pytest.MonkeyPatch, free: int, *, room: int) -> None:
+    """A backup died and left 120,000 bytes; from here on `room` bytes can be written until they are cut."""
+    with PageStorage.open(place, VAULT_OPTIONS) as store:
+        store.place([b"killed" * 20_000])
+    cut_tails = BlobStore.cut_tails
+
+    def cut_and_free(store: BlobStore, named: Iterable[BlobSpan] = ()) -> int:
+        given = cut_tails(store, named)
+        patch.undo()  # there is room again
+        return given
+
+    patch.setattr(BlobStore, "cut_tails", cut_and_free)
+    patch.setattr(disk, "free_bytes", lambda _: free)
+    disk_full_after(patch, room)
+
+
+LOCKED = len(f"{os.getpid()}\n")
+"""Bytes that say who holds the lock; they are in their place already."""
+
+
+@pytest.mark.parametrize(("free", "cut"), [(FORGETTING - 1, True), (FORGETTING, False)])
+def test_backups_can_be_forgotten_on_a_disk_that_a_killed_backup_filled(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, free: int, cut: bool
+) -> None:
+    """Pruning would cut what it left, and comes after the record that forgets, for which there is no room."""
+    place = vault(tmp_path)
+    head = backup(place, source)
+    (blob,) = (place / "blob").iterdir()
+    size = blob.stat().st_size
+    plan = plan_forgetting(place, [head.name], None)
+    fill_by_a_killed_backup(place, monkeypatch, free, room=LOCKED if cut else 1 << 20)
+    forget(plan)
+    assert blob.stat().st_size == size + (0 if cut else 120_000)
+    assert list(VaultReader.open(place).heads()) == []
+
+
+def test_a_prune_of_a_full_disk_cuts_before_it_deletes_what_no_backup_needs(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = vault(tmp_path)
+    head = backup(place, source)
+    with monkeypatch.context() as patch:  # it was killed behind its first batch
+        patch.setattr(backup_removal, "DELETED_AT_ONCE", 1)
+        patch.setattr(backup_removal, "_delete", lambda *_: None)
+        forget(plan_forgetting(place, [head.name], None))
+    fill_by_a_killed_backup(place, monkeypatch, 0, room=LOCKED)
+    assert prune_vault(place).orphans == head.num_pages - 1
+    assert findings(place) == []
+
+
+def test_a_full_disk_of_a_vault_is_told_with_what_helps(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _, _ = vault_with_more_to_come(tmp_path, source)
+    disk_full_after(monkeypatch, 100_000)
+    with pytest.raises(DiskFullError) as caught:
+        backup(place, source)
+    assert "backup forget --prune" in str(caught.value.advice)
 
 
 def test_who_backs_up_keeps_one_section_of_all_backups_in_memory(tmp_path: Path, source: Path) -> None:
@@ -545,8 +607,13 @@ def test_what_is_no_vault_and_no_source(tmp_path: Path, source: Path) -> None:
     place = vault(tmp_path)
     with pytest.raises(NotWaltzError):
         create_backup(place, tmp_path)
-    with pytest.raises(NotWaltzError):
-        create_backup(source, source)
+    for write in (
+        lambda: create_backup(source, source),
+        lambda: prune_vault(source),
+        lambda: repair_vault(source, source),
+    ):
+        with pytest.raises(NotWaltzError, match="no backup vault"):
+            write()
     with pytest.raises(NotWaltzError):
         VaultReader.open(tmp_path)
     with PageStorage.create(tmp_path / "plain"):

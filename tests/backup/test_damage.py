@@ -17,7 +17,7 @@ import pytest
 from tests.backup.vaults import backup, codes, findings, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
 from tests.pages.stores import sector_lost
-from waltzctl.engine.backup import backup_creation, backup_repair, distinct_pieces, source_files
+from waltzctl.engine.backup import backup_creation, backup_repair, distinct_pieces, source_files, writable_vault
 from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
@@ -109,7 +109,8 @@ def test_a_vault_that_was_begun_with_each_record_once_has_them_twice_behind_its_
     Of a vault without a backup, the one record in its log is the last one.
     """
     with monkeypatch.context() as earlier:
-        earlier.setattr(backup_creation, "VAULT_OPTIONS", PageOptions())
+        for module in (backup_creation, writable_vault):
+            earlier.setattr(module, "VAULT_OPTIONS", PageOptions())
         path = vault(tmp_path)
         before = [backup(path, source) for _ in range(backups)]
     assert not read_wal(path).written_twice

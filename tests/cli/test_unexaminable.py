@@ -17,7 +17,7 @@ from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import invoke
 from tests.storage.support import unexaminable
-from waltzctl.engine.backup import backup_creation
+from waltzctl.engine.backup import backup_creation, writable_vault
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.file_status import is_named, special_kind
 from waltzctl.engine.errors import DiskReadError
@@ -83,7 +83,8 @@ def test_a_blob_file_that_cannot_be_examined_costs_no_backup_that_is_in_others(
     backup(kept, storage)
     (first,) = invoke("backup", "list", kept, "--format", "ndjson").only("backup")
     with monkeypatch.context() as patch:
-        patch.setattr(backup_creation, "VAULT_OPTIONS", replace(VAULT_OPTIONS, blob_limit=8192))
+        for module in (backup_creation, writable_vault):
+            patch.setattr(module, "VAULT_OPTIONS", replace(VAULT_OPTIONS, blob_limit=8192))
         backup(kept, settle(build_directory(tmp_path / "other", {0: 70}, local_low_water_mark=9)))
     unexaminable(monkeypatch, max((kept / "blob").iterdir()))
     assert invoke("backup", "verify", kept).status == 14

@@ -241,6 +241,13 @@ BACKUPS: tuple[Slip, ...] = (
         "pages of a backup whose head cannot be read are given up by a prune",
     ),
     Slip(
+        "engine/backup/writable_vault.py",
+        "    if disk.free_bytes(store.path) < FORGETTING:\n",
+        "    if False:\n",
+        _BACKUPS,
+        "on a disk that a killed backup filled no backup can be forgotten",
+    ),
+    Slip(
         "engine/vault/vault_reader.py",
         "VAULT_OPTIONS = PageOptions(records_twice=True)",
         "VAULT_OPTIONS = PageOptions()",

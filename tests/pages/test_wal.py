@@ -25,6 +25,7 @@ from waltzctl.engine.errors import (
     PageStoreFailedError,
     SyncFailedError,
 )
+from waltzctl.engine.pages.inspection import verify_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_options import PageOptions
@@ -311,6 +312,19 @@ def test_a_log_that_was_cut_at_the_end_of_a_record_is_found(tmp_path: Path) -> N
     log.write_bytes(log.read_bytes()[: read_wal(tmp_path / "s").files[0].records[0].end])
     (finding,) = wal_findings(read_wal(tmp_path / "s"))
     assert (finding.code, "its end was cut off" in finding.message) == (Code.LOG_RECORD_CHECKSUM, True)
+
+
+def test_of_a_last_log_that_is_gone_only_its_data_tells(tmp_path: Path) -> None:
+    """As docs/pages.md says: the one before it is closed, as it would be had the store been closed there."""
+    store = PageStorage.create(tmp_path / "s")
+    put(store, 1, b"kept")
+    store.wal.roll()
+    put(store, 2, b"lost")
+    store.close()
+    (tmp_path / "s" / "wal" / "log_2_0").unlink()
+    assert [str(one.code) for one in verify_store(tmp_path / "s").findings] == ["space-leaked"]
+    with PageStorage.open(tmp_path / "s") as again:
+        assert (data(again, 1), data(again, 2)) == (b"kept", None)
 
 
 def test_a_checkpoint_that_was_cut_is_found(tmp_path: Path) -> None:
