@@ -6,6 +6,7 @@ number of a record is neither read nor shown as another number: where a float wo
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import os
@@ -51,8 +52,33 @@ class LongText:
         for start in range(0, len(self._data), _LONG_PIECE):
             yield self._text_of(self._data[start : start + _LONG_PIECE])
 
+    def json_pieces(self) -> Iterator[str]:
+        """The text between the quotes of JSON, in pieces."""
+        return self.pieces()
+
     def __str__(self) -> str:
         return self._text_of(self._data)
+
+
+class LongUtf8(LongText):
+    """The text of long data that is UTF-8, any characters, made in pieces as `LongText`.  Raises UnicodeDecodeError."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data, bytes.decode)
+        for _ in self.pieces():
+            pass
+
+    def pieces(self) -> Iterator[str]:
+        """The text, in pieces of whole characters."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for start in range(0, len(self._data), _LONG_PIECE):
+            end = start + _LONG_PIECE
+            yield decoder.decode(self._data[start:end], end >= len(self._data))
+
+    def json_pieces(self) -> Iterator[str]:
+        """As `LongText.json_pieces`: characters beyond ASCII are escaped, as `encode` does."""
+        for piece in self.pieces():
+            yield _ASCII.encode(piece)[1:-1]
 
 
 def read(text: str) -> Any:
@@ -132,7 +158,7 @@ def write(value: dict[str, Any], put: Callable[[str], object], *, front: str = "
         put(_MARKED.sub(r"\1", part))
         if one is not None:
             put('"')
-            for piece in one.pieces():
+            for piece in one.json_pieces():
                 put(piece)
             put('"')
     put(behind)

@@ -89,9 +89,9 @@ def _escaped(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def data_text(shown: Mapping[str, Any]) -> str | None:
+def data_text(shown: Mapping[str, Any]) -> str | lossless_json.LongText | None:
     """The key `data` of an object as text: a string as it is, any other value as JSON; None where the object has no such key."""
     value = shown.get("data")
     if value is None and ("data" not in shown or "data_b64" in shown):
         return None
-    return value if isinstance(value, str) else lossless_json.encode(value, ascii_only=False)
+    return value if isinstance(value, str | lossless_json.LongText) else lossless_json.encode(value, ascii_only=False)

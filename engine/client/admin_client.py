@@ -99,7 +99,8 @@ class AdminClient(NodeClient[wire.AdminMessage]):
         """At most `max_count` consecutive records from a transaction on, perhaps none.  Checksums are not verified."""
         asked = min(max_count, LIMITS.max_records)  # of more than are decoded here the connection would end
         request = wire.RecordListRequest(self._sequence(), partition, first_transaction_id, asked)
-        answer = await self._call(request, wire.RecordListResponse, f"record list of partition {partition}")
+        what = f"record list of partition {partition}"
+        answer = await self._call(request, wire.RecordListResponse, what, long_answer=True)
         self._check_partition(partition, answer.partition)
         if len(answer.records) > max(max_count, 0):
             raise ProtocolError(
@@ -139,9 +140,9 @@ class AdminClient(NodeClient[wire.AdminMessage]):
     def _sequence(self) -> int:
         return self._connection.next_sequence()
 
-    async def _call(self, request: wire.AdminRequest, expected: type[A], what: str) -> A:
+    async def _call(self, request: wire.AdminRequest, expected: type[A], what: str, *, long_answer: bool = False) -> A:
         frame = self._encoded(what, wire.encode, request, self._connection.version)
-        return await self._connection.call(request.sequence, frame, expected, what)
+        return await self._connection.call(request.sequence, frame, expected, what, long_answer=long_answer)
 
     async def _change(self, request: wire.AdminRequest, what: str) -> None:
         try:

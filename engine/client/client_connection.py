@@ -19,7 +19,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Generic, Self, cast
 
-from waltzctl.engine.client.calls_in_flight import CallInFlight, CallsInFlight
+from waltzctl.engine.client.calls_in_flight import ArrivingFrame, CallInFlight, CallsInFlight
 from waltzctl.engine.client.connection_failures import (
     another_port,
     closed_by_peer,
@@ -36,7 +36,6 @@ from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableErro
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.deadlines import HELD_UP
 from waltzctl.engine.net.futures import fail
-from waltzctl.engine.net.peer_limits import MIN_FRAME_RATE
 from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic, keep_alive
 from waltzctl.formats.wire.hello import Hello, choose_version
@@ -87,8 +86,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._last_write = self._heard = self._loop.time()
         """Loop times at which something was sent last, and received last."""
-        self._partial_since: float | None = None
-        """Loop time since which a part of a frame has been in the buffer; None when there is none."""
+        self._arriving = ArrivingFrame(timeout)
         self._reading = True
         """Whether the socket is read; a log client pauses reading while a feed's reader is behind."""
 
@@ -173,14 +171,17 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         *,
         timeout: float | None = None,
         of_silence: bool = False,
+        long_answer: bool = False,
     ) -> A:
         """Send a request's frame and wait for its response, which must be an `expected`.
 
-        `what` names the call in errors.  `timeout`: seconds; None for the connection's.  `of_silence`: see `start`.  Raises
+        `what` names the call in errors.  `timeout`: seconds; None for the connection's.  The others: see `start`.  Raises
         RemoteError where the node responds with a failure, DeadlineError, PeerUnreachableError, ProtocolError.
         """
         await self.room(timeout)
-        return await self.start(sequence, (frame,), expected, what, timeout=timeout, of_silence=of_silence)
+        return await self.start(
+            sequence, (frame,), expected, what, timeout=timeout, of_silence=of_silence, long_answer=long_answer
+        )
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until all earlier callers were served and the write buffer has room: calls are sent in the order they were made.
@@ -207,18 +208,25 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         *,
         timeout: float | None = None,
         of_silence: bool = False,
+        long_answer: bool = False,
     ) -> asyncio.Future[A]:
         """Send a request's frame, given in pieces, even if the write buffer is full; returns the future of the response.
 
         `of_silence`: `timeout` limits the time without any byte from the peer, instead of the time until the response.  For long
         responses: a piece of this response, or of one before it, restarts the deadline.
+
+        `long_answer`: the time in which a frame arrives, this response or one before it, does not count; the connection ends with
+        a frame that takes longer than `ArrivingFrame` allows.  Unlike with `of_silence`, other responses, however many come, do
+        not keep this call waiting: a node may leave one partition's requests without an answer.
         """
         future: asyncio.Future[A] = self._loop.create_future()
         if self._error is not None:
             fail(future, self._error_for(what))
             return future
         seconds = self.timeout if timeout is None else timeout
-        self._calls.add(sequence, CallInFlight(future, expected, self._loop.time(), seconds, what, of_silence))
+        now = self._loop.time()
+        arrived = self._arriving.seconds(now) if long_answer else None
+        self._calls.add(sequence, CallInFlight(future, expected, now, seconds, what, of_silence, arrived))
         self._queue(frame)
         if self._sweep_timer is None or seconds < self.timeout:
             self._schedule_sweep(min(seconds, self.timeout))
@@ -277,10 +285,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 self._greet(Hello.decode(body, limits=LIMITS))
             while self._error is None and (body := self._next()) is not None:
                 self._answer(self._port.decode(body, self.version))
-            if not self._reader.pending:
-                self._partial_since = None
-            elif self._partial_since is None or self._reader.pending < pending:
-                self._partial_since = self._heard
+            left = self._reader.pending
+            self._arriving.received(self._heard, left, another=left < pending)
         except FrameError as error:
             self._break_off(no_frame(self.address, error, data, greeted=self._greeted.done()))
         except MessageError as error:
@@ -384,7 +390,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         now = self._loop.time()
         if timer is not None and now - timer.when() > HELD_UP:
             # where the process was stopped (Ctrl-Z), the loop comes to its timers before it looks at the socket
-            self._calls.begin_anew(now, self._heard)
+            self._arriving.held_up(now - timer.when())
+            self._calls.begin_anew(now, self._heard, self._arriving.seconds(now))
         try:
             self._end_late_calls()
         except MemoryError:  # nothing else ends them
@@ -396,7 +403,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """Fail the calls that missed their deadline, end a connection that gives no answers, and look again later."""
         now = self._loop.time()
         late = silent = False
-        for call in self._calls.expire(now, self._heard):
+        slow = self._calls.any_of_long_answers and self._reading and self._arriving.stuck(now)
+        for call in self._calls.expire(now, self._heard, self._arriving.seconds(now)):
             late = True
             silent = silent or (self._reading and self._heard <= call.begun and call.seconds >= self.timeout)
             fail(
@@ -409,7 +417,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             )
         if silent:  # TCP itself would give up a lost peer only after a quarter of an hour
             self._break_off(DeadlineError(str(self.address), f"nothing was heard for {self.timeout:g} s"))
-        elif late and self._stuck(now):  # a frame with a corrupted length would swallow all later responses
+        elif slow or (late and self._stuck(now)):  # a frame with a corrupted length would swallow all later responses
             came = self._reader.pending
             self._break_off(
                 DeadlineError(str(self.address), f"{came} bytes of a frame came, which does not come to its end")
@@ -417,16 +425,14 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         elif self._calls.expired > _MAX_EXPIRED:
             self._break_off(DeadlineError(str(self.address), f"{self._calls.expired} requests without an answer"))
         elif self._calls:
-            next_one = self._calls.next_deadline(self._heard) - now
+            next_one = self._calls.next_deadline(self._heard, self._arriving.seconds(now)) - now
             self._sweep_timer = self._loop.call_later(
                 min(max(next_one, 0.001), self.timeout / _SWEEPS_PER_TIMEOUT), self._sweep
             )
 
     def _stuck(self, now: float) -> bool:
         """Whether a frame has been incomplete for far too long; never while a call `of_silence` may be waiting for it."""
-        if self._partial_since is None or not self._reading or self._calls.any_of_silence:
-            return False
-        return now - self._partial_since >= self.timeout + self._reader.pending / MIN_FRAME_RATE
+        return self._reading and not self._calls.any_of_silence and self._arriving.too_slow(now)
 
     def _break_off(self, error: PeerError) -> None:
         """End the connection from our side."""

@@ -69,7 +69,7 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
 
     def ask_after(self, seconds: float) -> None:
         """Send a probe if no whole frame was received for `seconds`; the connection ends when nothing is received after it."""
-        since = self._heard if self._partial_since is None else self._partial_since
+        since = self._heard if self._arriving.since is None else self._arriving.since
         if self.closed or not self._greeted.done() or not self._reading or self._loop.time() - since < seconds:
             return
         if self._probe is not None and not self._probe.done():
@@ -100,7 +100,7 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
         if self._transport is not None and not self._transport.is_closing():
             if not self._reading:
                 self._reading, self._heard = True, self._loop.time()  # what arrived meanwhile is only read now
-                self._partial_since = None if self._partial_since is None else self._heard
+                self._arriving.begin_anew(self._heard)
             self._transport.resume_reading()
 
     def _send_keep_alive(self) -> None:

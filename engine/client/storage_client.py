@@ -101,7 +101,7 @@ class StorageClient(NodeClient[wire.StorageMessage]):
     async def record(self, session_id: int, partition: int, transaction_id: int) -> WireRecord | None:
         """A record; None when there is no such record.  Its checksum is not verified."""
         request = wire.RecordRequest(session_id, self._connection.next_sequence(), partition, transaction_id)
-        return (await self._call(request, wire.RecordResponse, "record")).record
+        return (await self._call(request, wire.RecordResponse, "record", long_answer=True)).record
 
     async def max_transaction_id(self, session_id: int, partition: int, *, offline: bool = False) -> int:
         """The partition's last transaction, acknowledged or not; -1: none."""
@@ -115,7 +115,8 @@ class StorageClient(NodeClient[wire.StorageMessage]):
         sequence = self._connection.next_sequence()
         asked = min(max_count, LIMITS.max_records)  # of more than are decoded here the connection would end
         request = wire.RecordHeaderListRequest(session_id, sequence, partition, first_transaction_id, asked)
-        headers = (await self._call(request, wire.RecordHeaderListResponse, "record header list")).headers
+        what = "record header list"
+        headers = (await self._call(request, wire.RecordHeaderListResponse, what, long_answer=True)).headers
         self._check_count(len(headers), max_count)
         return headers
 
@@ -126,14 +127,16 @@ class StorageClient(NodeClient[wire.StorageMessage]):
         sequence = self._connection.next_sequence()
         asked = min(max_count, LIMITS.max_records)
         request = wire.RecordListRequest(session_id, sequence, partition, first_transaction_id, asked)
-        records = (await self._call(request, wire.RecordListResponse, "record list")).records
+        records = (await self._call(request, wire.RecordListResponse, "record list", long_answer=True)).records
         self._check_count(len(records), max_count)
         return records
 
-    async def _call(self, request: wire.StorageRequest, expected: type[A], asked: str) -> A:
+    async def _call(
+        self, request: wire.StorageRequest, expected: type[A], asked: str, *, long_answer: bool = False
+    ) -> A:
         what = f"{asked} of partition {request.partition}"
         frame = self._encoded(what, wire.encode, request)
-        answer = await self._connection.call(request.sequence, frame, expected, what)
+        answer = await self._connection.call(request.sequence, frame, expected, what, long_answer=long_answer)
         echoed = (answer.session_id, answer.partition)  # type: ignore[attr-defined]  # every message has both
         if echoed != (request.session_id, request.partition):
             raise ProtocolError(

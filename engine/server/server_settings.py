@@ -81,7 +81,8 @@ class SessionOptions:
         name="longest-retry",
     )
     deadline: float = setting(
-        "time for an answer of a storage node, after which it is left behind; the release waits for ever",
+        "time for an answer of a storage node, or for the next piece of a long one, after which it is left behind; the"
+        " release waits for ever",
         SECONDS,
         default=10.0,
         key="waltzctl.storage.deadline",

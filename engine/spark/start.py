@@ -70,7 +70,7 @@ def open_session(options: SparkOptions) -> Session:
         temporary.claim(directory)
         try:
             if not connect:
-                prepare_java()
+                prepare_java(clear=False)  # that was just done
                 _prepare_environment(options, directory)
             settings = tuple(_settings(options, directory))
             with _without(_OF_MASTERS):

@@ -21,11 +21,12 @@ SESSION, JAVA = "waltzctl-spark-", "waltzctl-java-"
 """What the names of such directories begin with."""
 
 
-def claim(directory: Path) -> None:
-    """Note that a new directory is this process's, and remove what ended ones left beside it."""
+def claim(directory: Path, *, clear: bool = True) -> None:
+    """Note that a new directory is this process's; `clear`: and remove what ended ones left beside it."""
     with contextlib.suppress(OSError, WaltzError):  # without a note it stays if this process is killed, and no more
         write_owner(directory, this_process())
-    clear_left(directory.parent)
+    if clear:
+        clear_left(directory.parent)
 
 
 def clear_left(above: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from tests.builders import make_records
 from tests.spark.nodes import sent
-from waltzctl.engine.client.log_client import Transaction
+from waltzctl.engine.client.log_client import LogClient, Transaction
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.cluster_creation import create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
@@ -32,6 +32,7 @@ from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_node import NodeRange, PeerAccess, anchor_of
 from waltzctl.engine.spark.stream_reader import WaltzStreamReader
 from waltzctl.engine.spark.view_schemas import pick, spark_schema
+from waltzctl.formats.wire.records import WireRecord
 
 KEY = uuid.UUID(int=77)
 SCHEMA: StructType = spark_schema(pick("records", ("partition", "transaction_id", "header", "data")))
@@ -139,6 +140,41 @@ def test_long_records_come_in_batches_of_a_bounded_number_of_bytes(
     batches = [sum(map(len, batch["data"].to_pylist())) for batch in reader.read(task)]
     assert max(batches) < 2 * 4096
     assert rows(reader, [task]) == client.rows(0, 0, 299)
+
+
+def test_long_records_behind_short_ones_are_not_all_there_at_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short ones are asked for 64 at a time; so many of 128 MiB behind them were 8 GiB."""
+    monkeypatch.setattr(cluster_history, "_BYTES", 4096)
+    real, came, most = client.data, 0, 0
+
+    async def data(partition: int, transaction_id: int) -> bytes:
+        """Each comes a turn of the loop behind the one before."""
+        nonlocal came, most
+        for _ in range(transaction_id - len(made)):
+            await asyncio.sleep(0)
+        found = await real(partition, transaction_id)
+        came += len(found)
+        most = max(most, came)
+        return found
+
+    client.records[0], client.given_out = (
+        sent([*make_records(100, size=1), *make_records(100, first=100, size=3000)]),
+        300,
+    )
+    monkeypatch.setattr(client, "data", data)
+    made: list[WireRecord] = []
+
+    async def work() -> None:
+        nonlocal came
+        async for some in cluster_history._records(cast("LogClient", client), NodeRange(0, 0, 199)):
+            made.extend(some)
+            came = 0
+
+    asyncio.run(work())
+    assert made == client.records[0]
+    assert most <= 4 * 4096
 
 
 @pytest.mark.parametrize(

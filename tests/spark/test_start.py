@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.local_spark import LocalSpark
 from waltzctl.engine.errors import ClusterError, InvalidRequestError, MismatchError, UnavailableError
-from waltzctl.engine.spark import handshake, shipping, start
+from waltzctl.engine.spark import handshake, java, shipping, start, temporary
 from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.owner import noted_owner, this_process
 from waltzctl.engine.spark.spark_session import SparkOptions
@@ -86,7 +86,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
         setattr(named, name, getattr(made, name))
     monkeypatch.setattr(Builder, "appName", lambda self, name: self._is("name")(name), raising=False)
     monkeypatch.setattr(SparkSession, "builder", named)
-    monkeypatch.setattr(start, "prepare_java", lambda: None)
+    monkeypatch.setattr(start, "prepare_java", lambda **_: None)
     monkeypatch.setattr(start, "_check_master", lambda where: None)
     for name in VARIABLES:
         monkeypatch.setenv(name, "x")  # so that it is put back
@@ -96,6 +96,23 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
 
 def options(master: str, **conf: str) -> SparkOptions:
     return SparkOptions(master, tuple((f"spark.{name.replace('_', '.')}", value) for name, value in conf.items()))
+
+
+def test_what_ended_processes_left_is_looked_for_once(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The temporary directory of a machine may have many names."""
+    looked: list[Path] = []
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.setattr(java, "own_java", lambda: None)
+    monkeypatch.setattr(java, "packaged_java", lambda: Path("/java"))
+    monkeypatch.setattr(java, "_remove_at_exit", lambda home: None)
+    monkeypatch.setattr(start, "prepare_java", java.prepare_java)
+    monkeypatch.setattr(temporary, "clear_left", looked.append)
+    with start.open_session(options("local[2]")):
+        assert looked == [tmp_path]
+        assert noted_owner(Path(os.environ["JAVA_HOME"])) == this_process()
 
 
 def test_a_session_on_this_machine_has_this_python_and_is_quiet(builder: Builder) -> None:

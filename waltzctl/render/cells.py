@@ -48,7 +48,7 @@ def _payload(name: str) -> Cell:
         found = data_text(shown)
         if found is None:
             found = str(shown.get(f"{name}_hex") or shown.get(f"{name}_b64") or "")
-        return printable(found)
+        return printable(str(found))
 
     return cell
 

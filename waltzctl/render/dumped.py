@@ -40,8 +40,9 @@ def data_keys(data: bytes, form: DataForm | None, preview: int | None = None) ->
     if form is None:
         return {"data": data[:preview].decode(errors="backslashreplace")}
     try:
-        text = data.decode()
-        return {"data": text if form is DataForm.UTF8 else _parsed(text)}
+        if form is DataForm.UTF8:
+            return {"data": data.decode() if len(data) < _LONG else lossless_json.LongUtf8(data)}
+        return {"data": _parsed(data.decode())}
     except (ValueError, RecursionError):
         return {"data": None, "data_b64": _text(data, base64_text)}
 

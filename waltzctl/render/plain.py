@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from waltzctl.engine.columns.column import Object, names_within
+from waltzctl.lossless_json import LongText
 from waltzctl.values import data_text, printable
 
 Row = tuple[str, dict[str, Any]]
@@ -73,7 +74,18 @@ class PlainWriter:
             if self._headed.get(kind) != names:
                 self._headed[kind] = names
                 self._stream.write("\t".join((f"# {kind}", *names)) + "\n")
-            self._stream.write("\t".join((kind, *map(cell, columns.values()))) + "\n")
+            self._write_row(kind, [*columns.values()])
+
+    def _write_row(self, kind: str, values: list[Any]) -> None:
+        if not any(isinstance(one, LongText) for one in values):
+            self._stream.write("\t".join((kind, *map(cell, values))) + "\n")
+            return
+        self._stream.write(kind)
+        for one in values:
+            self._stream.write("\t")
+            for piece in map(printable, one.pieces()) if isinstance(one, LongText) else (cell(one),):
+                self._stream.write(piece)
+        self._stream.write("\n")
 
     def close(self) -> None:
         """Nothing to do: nothing is buffered."""
