@@ -6,8 +6,9 @@ Three storage nodes of ours hold every partition.  In each round each kind is me
 the time from its start until it has told the high-water mark of every partition, and the most memory that it took until then.
 Fail-over: two servers share the partitions; one is killed (``kill -9``); the time until the other has told the marks of all.
 How long ZooKeeper believes in the dead one (its session's timeout, the same for both) is a part of that, and is shown.
-Nodes: a client appends to one partition, one transaction after the other, through one server that has opened every partition with
-all replicas.  One of three nodes is killed: the longest time between two commits.  Two are killed, and started again 3 s later: the time from when they listen to the next commit.
+Nodes: a client appends to one partition, one transaction after the other, through one server that has opened every partition
+with all replicas.  One of three nodes is killed: the longest time between two commits.  Two are killed, and started again 3 s
+later: the time from when they listen to the next commit.
 Medians over the rounds.
 """
 
