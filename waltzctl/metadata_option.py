@@ -75,10 +75,11 @@ def location_of(where: str | None, timeout: str | None = None) -> MetadataLocati
 
     from waltzctl.engine.errors import InvalidRequestError
     from waltzctl.engine.metadata.metadata_location import MetadataLocation
+    from waltzctl.engine.metadata.zookeeper_options import ZooKeeperTimeouts
 
     if where is None:
         raise typer.BadParameter("say where the metadata is, or set WALTZCTL_METADATA", param_hint="'--metadata'")
     try:
-        return MetadataLocation.parse(where, connect_timeout=seconds)
+        return MetadataLocation.parse(where, None if seconds is None else ZooKeeperTimeouts(connect_timeout=seconds))
     except InvalidRequestError as error:
         raise typer.BadParameter(str(error), param_hint="'--metadata'") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import MetadataStore
-from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions, ZooKeeperPlace, ZooKeeperTimeouts
 from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
 
 SCHEME = "zk://"
@@ -27,10 +27,8 @@ class MetadataLocation:
     path: Path | None
 
     @classmethod
-    def parse(
-        cls, text: str, *, session_timeout: float | None = None, connect_timeout: float | None = None
-    ) -> MetadataLocation:
-        """Parse a location; the timeouts, in seconds, are for ZooKeeper.  Raises InvalidRequestError."""
+    def parse(cls, text: str, timeouts: ZooKeeperTimeouts | None = None) -> MetadataLocation:
+        """Parse a location; the timeouts are for ZooKeeper.  Raises InvalidRequestError."""
         if not text.startswith(SCHEME):
             if not text or "://" in text:
                 raise InvalidRequestError(
@@ -43,14 +41,7 @@ class MetadataLocation:
                 f"metadata {text!r} names no {'root' if hosts else 'host'}",
                 advice="write zk://HOST:2181,HOST:2181/ROOT",
             )
-        options = ZooKeeperOptions(hosts, slash + root)
-        if session_timeout is not None or connect_timeout is not None:
-            options = ZooKeeperOptions(
-                hosts,
-                slash + root,
-                session_timeout=options.session_timeout if session_timeout is None else session_timeout,
-                connect_timeout=options.connect_timeout if connect_timeout is None else connect_timeout,
-            )
+        options = ZooKeeperOptions.of(ZooKeeperPlace(hosts, slash + root), timeouts or ZooKeeperTimeouts())
         options.check()
         return cls(options, None)
 

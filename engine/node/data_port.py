@@ -31,7 +31,7 @@ from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.net.read_window import ReadWindow
-from waltzctl.engine.node.answers import failure_frames
+from waltzctl.engine.node.answers import failure_frames, requests_of
 from waltzctl.engine.node.append_runs import run_of, run_of_one
 from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
@@ -383,7 +383,7 @@ class DataConnection(Connection):
 
     def _hand_over(self, partition: int, item: Item) -> None:
         """Count an item as under way, and submit it to its partition, or queue it behind the items that wait for that."""
-        self.begin(_request_count(item), item.size)
+        self.begin(requests_of(item), item.size)
         self._submit_or_wait(partition, item)
 
     def _submit_or_wait(self, partition: int, item: Item, in_pass: list[PartitionService] | None = None) -> None:
@@ -399,7 +399,7 @@ class DataConnection(Connection):
         service = self._data_port.hosted.service(partition)
         if service is None:
             self.answer(_not_assigned(item))
-            self.done(_request_count(item), item.size)
+            self.done(requests_of(item), item.size)
             return True
         reading = type(item.sender) is _ReadSender
         if reading and not self._begin_read():
@@ -411,7 +411,7 @@ class DataConnection(Connection):
             self._reads.end()
         if admission is Admission.STALLED:
             self.answer(service.busy_answer(item))
-            self.done(_request_count(item), item.size)
+            self.done(requests_of(item), item.size)
             return True
         if partition not in self._awaiting_room:
             self._awaiting_room.add(partition)
@@ -457,12 +457,8 @@ class DataConnection(Connection):
     def _drop(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for item in (item for items in waiting.values() for item in items):
-            self.done(_request_count(item), item.size)
+            self.done(requests_of(item), item.size)
         self._reads.leave()
-
-
-def _request_count(item: Item) -> int:
-    return len(item.table) if isinstance(item, AppendRun) else 1
 
 
 def _not_assigned(item: Item) -> bytes:

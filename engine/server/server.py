@@ -39,6 +39,7 @@ from waltzctl.engine.metadata.partition_sessions import (
     follow_replicas,
     store_parameters,
 )
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.settings import RELOAD_SECONDS, Reloaded, reload_fields, reloadable_fields
@@ -85,15 +86,10 @@ class ServerReadyInfo:
 
 def location_of(options: ServerOptions) -> MetadataLocation:
     """The metadata's location by `metadata` or the ZooKeeper options.  Raises InvalidRequestError."""
-    known = options.zookeeper
-    if options.metadata is None:
-        assert known is not None, "the options were checked"
-        return MetadataLocation(known, None)
-    if known is None:
-        return MetadataLocation.parse(options.metadata)
-    return MetadataLocation.parse(
-        options.metadata, session_timeout=known.session_timeout, connect_timeout=known.connect_timeout
-    )
+    if options.metadata is not None:
+        return MetadataLocation.parse(options.metadata, options.zookeeper_timeouts)
+    assert options.zookeeper is not None, "the options were checked"
+    return MetadataLocation(ZooKeeperOptions.of(options.zookeeper, options.zookeeper_timeouts), None)
 
 
 class Server:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperPlace, ZooKeeperTimeouts
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
 from waltzctl.engine.net.peer_limits import PortLimits
@@ -192,9 +192,8 @@ class ServerOptions:
         "no TLS to the storage nodes", SWITCH, default=False, key="waltzctl.storage.plaintext", option=Option()
     )
     tls: TlsOptions = group(TlsOptions, key="server.", reloadable=True)
-    zookeeper: ZooKeeperOptions | None = group(
-        ZooKeeperOptions, wanted_by=("connect_string", "cluster_root", "session_timeout")
-    )
+    zookeeper: ZooKeeperPlace | None = group(ZooKeeperPlace, wanted_by=("connect_string", "cluster_root"))
+    zookeeper_timeouts: ZooKeeperTimeouts = group(ZooKeeperTimeouts)
     session: SessionOptions = group(SessionOptions)
     partition: PartitionOptions = group(PartitionOptions)
     cache: CacheOptions = group(CacheOptions, name="cache-")

@@ -28,6 +28,7 @@ from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.client.open_log import open_log_client
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperTimeouts
 
 PARTITIONS = 2
 AT_ONCE = 256
@@ -112,7 +113,7 @@ class Load:
     """Clients that write, in a thread of their own: processes die with the thread that started them, and faults start some."""
 
     def __init__(self, metadata: str) -> None:
-        self._where = MetadataLocation.parse(metadata, session_timeout=5.0)
+        self._where = MetadataLocation.parse(metadata, ZooKeeperTimeouts(session_timeout=5.0))
         self._reach = ConnectionFactory(plaintext=True)
         self.told: dict[tuple[int, int], bytes] = {}
         self._executor = ThreadPoolExecutor(1)

@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -23,7 +24,9 @@ from waltzctl.engine.errors import (
     StoreSessionClosedError,
     WaltzError,
 )
-from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.metadata.metadata_location import MetadataLocation
+from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions, ZooKeeperPlace, ZooKeeperTimeouts
+from waltzctl.engine.net.configuration import load_configuration
 from waltzctl.engine.net.metrics import Meter
 from waltzctl.engine.quorum import recovery_actions, recovery_events
 from waltzctl.engine.server import served_partition as served_partition_module
@@ -38,7 +41,7 @@ from waltzctl.engine.server.server import Server, _advertised_host, location_of
 from waltzctl.engine.server.server_collector import ServerCollector
 from waltzctl.engine.server.server_health import ServerHealthReport
 from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading, ServerReading
-from waltzctl.engine.server.server_settings import LogServerOptions, ServerOptions, SessionOptions
+from waltzctl.engine.server.server_settings import LOG_SERVER, LogServerOptions, ServerOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes, address_of
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.engine.server.store_session import StoreSession
@@ -467,13 +470,29 @@ def test_a_server_has_to_be_told_where_the_metadata_is() -> None:
 
 
 def test_where_the_metadata_is() -> None:
-    known = ZooKeeperOptions(connect_string="h:2181", cluster_root="/r", session_timeout=7.0, connect_timeout=3.0)
-    by_options = location_of(options(zookeeper=known))
-    assert "h:2181" in str(by_options)
-    by_name = location_of(options(metadata=str(by_options)))
-    assert str(by_name) == str(by_options)
-    both = location_of(options(metadata=str(by_options), zookeeper=known))
-    assert str(both) == str(by_options)
+    place = ZooKeeperPlace(connect_string="h:2181", cluster_root="/r")
+    timeouts = ZooKeeperTimeouts(session_timeout=7.0, connect_timeout=3.0)
+    known = ZooKeeperOptions("h:2181", "/r", 7.0, 3.0)
+    for where in (
+        {"zookeeper": place},
+        {"metadata": "zk://h:2181/r"},
+        {"metadata": "zk://h:2181/r", "zookeeper": ZooKeeperPlace("other:2181", "/other")},
+    ):
+        assert location_of(options(zookeeper_timeouts=timeouts, **where)) == MetadataLocation(known, None)
+    assert location_of(options(metadata="/m", zookeeper_timeouts=timeouts)) == MetadataLocation(None, Path("/m"))
+
+
+def test_the_timeouts_of_zookeeper_need_no_other_key() -> None:
+    variables = {
+        "WALTZCTL_LOG_SERVER_ZOOKEEPER_SESSION_TIMEOUT": "7000",
+        "WALTZCTL_LOG_SERVER_ZOOKEEPER_CONNECT_TIMEOUT": "3s",
+    }
+    for where in ({"METADATA": "zk://h:2181/r"}, {"ZOOKEEPER": "h:2181", "CLUSTER_ROOT": "/r"}):
+        given = {f"WALTZCTL_LOG_SERVER_{name}": text for name, text in where.items()}
+        read = load_configuration(LOG_SERVER, environment={**variables, **given}).options.server
+        assert location_of(read).zookeeper == ZooKeeperOptions("h:2181", "/r", 7.0, 3.0)
+    with pytest.raises(InvalidRequestError, match="nothing says where the cluster's metadata is"):
+        load_configuration(LOG_SERVER, environment=variables).check()
 
 
 @pytest.mark.parametrize(
