@@ -76,7 +76,7 @@ def imported(source: str) -> set[str]:
     return found
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_nothing_is_imported_past_the_package() -> None:
     """`engine` and `formats` as modules of their own would be a second copy of everything, and collide with a job's own."""
     rooms = (

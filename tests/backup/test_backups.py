@@ -225,7 +225,7 @@ def _change(chance: random.Random, directory: Path) -> None:
         (directory / f"stray-{chance.randrange(3)}").write_bytes(chance.randbytes(chance.choice([0, 10, 9000])))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("seed", range(12))
 def test_every_backup_of_a_history_is_as_it_was(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -294,7 +294,7 @@ def test_until_and_rejoin_end_where_they_should(tmp_path: Path) -> None:
     assert not (tmp_path / "one" / "0").exists()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("end", [9, 10, 11, 30, 49, 60])
 def test_until_a_transaction_behind_damage(tmp_path: Path, end: int) -> None:
     """A damaged record costs itself: what is intact behind it is there up to the end, and the index agrees."""

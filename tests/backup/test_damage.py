@@ -77,7 +77,7 @@ def pages_of(head: BackupHead) -> list[PageId]:
     return [PageId(Namespace.DATA, head.first_page + number) for number in range(head.num_pages)]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @PASSWORDS
 def test_every_page_that_is_damaged_is_named_and_mended(
     tmp_path: Path, source: Path, replica: Path, password: bytes | None
@@ -124,7 +124,7 @@ def test_a_vault_that_was_begun_with_each_record_once_has_them_twice_behind_its_
     assert {one.id for one in VaultReader.open(path).heads()} == {one.id for one in (*before, head)}
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_who_verifies_keeps_each_piece_once_however_many_backups_need_it(tmp_path: Path, source: Path) -> None:
     """Of 30 backups of a terabyte they are 30 million pieces, and half a kilobyte for each of them."""
     place = vault(tmp_path)
@@ -155,7 +155,7 @@ def test_who_verifies_keeps_each_piece_once_however_many_backups_need_it(tmp_pat
     assert read - sections <= len(heads[0].sections)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_piece_takes_less_than_a_hundred_bytes_while_a_vault_is_verified(tmp_path: Path) -> None:
     """Each was six hundred bytes of objects: of a vault of a hundred terabytes they took more memory than there is."""
     source = build_directory(tmp_path / "source", {0: 5000}, size=60)
@@ -271,7 +271,7 @@ def read_all_sections(reader: VaultReader, heads: Sequence[BackupHead]) -> None:
             reader.section(head, one)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @PASSWORDS
 def test_no_sector_costs_a_backup(tmp_path: Path, source: Path, password: bytes | None) -> None:
     """A disk loses sectors, not bytes: configuration, heads and lists are in two of them, also after they were moved."""

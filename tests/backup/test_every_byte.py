@@ -28,7 +28,7 @@ from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.pages.names import parse_log_name
 from waltzctl.formats.vault import BackupHead
 
-pytestmark = pytest.mark.turns(8)
+pytestmark = pytest.mark.turns(16)
 
 STEP, PARTS = 97, 8
 parts = pytest.mark.parametrize("part", range(PARTS))

@@ -35,7 +35,7 @@ def names(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("inside", [None, "journal", ".waltzctl/a.journal", ".waltzctl/device/journal"])
 def test_a_running_node(tmp_path: Path, layout: Layout, inside: str | None) -> None:

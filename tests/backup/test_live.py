@@ -32,7 +32,7 @@ from waltzctl.formats.segment import HEADER_SIZE
 WRITER = Path(__file__).resolve().parents[1] / "inspect" / "live_writer.py"
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("manner", ["hold", "engine"])
 def test_under_a_process_that_appends_and_truncates(
     tmp_path: Path, manner: str, request: pytest.FixtureRequest
@@ -141,7 +141,7 @@ def test_a_cut_between_the_listing_and_the_look(tmp_path: Path, held: Path, monk
     assert [one for one in verify([tmp_path / "back"]) if isinstance(one, Finding)] == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_never_stands_still_is_told(tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = vault(tmp_path)
     seeds = iter(range(100))
@@ -168,7 +168,7 @@ def below_mark(held: Path, *, less: int = 0) -> None:
         os.utime(path, (time.time() - 60,) * 2)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seen_first", [False, True])
 def test_a_mark_above_the_end_is_no_moment(
     tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, seen_first: bool

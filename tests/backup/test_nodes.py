@@ -224,7 +224,7 @@ def other(first: int, count: int) -> list[WireRecord]:
     return [replace(one, header=77) for one in records(first, count)]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_what_cannot_have_changed_is_not_read_again(tmp_path: Path) -> None:
     place, script = vault(tmp_path), Scripted(records(0, 1000), mark=400)
 
@@ -302,7 +302,7 @@ def truncating(script: Scripted, at: int, after: int, *, counted: bool, session:
     script.before_records = change
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("counted", "session"), [(True, False), (False, True)])
 def test_a_truncation_between_two_readings(tmp_path: Path, counted: bool, session: bool) -> None:
     place, script = vault(tmp_path), Scripted(records(0, 3000), mark=400)
@@ -389,7 +389,7 @@ def test_what_never_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert findings(place) == [], "no room was lost"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_under_sessions_that_append_and_truncate(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Every backup is a beginning of the log as it was at some moment."""
     source, place = build_directory(tmp_path / "source", {0: 0}), vault(tmp_path)

@@ -72,7 +72,7 @@ def test_an_empty_input_changes_nothing(storage: Path) -> None:
     assert (storage / "waltz-storage.ctl").read_bytes() == control
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_an_input_that_is_closed_is_none_that_is_empty(storage: Path) -> None:
     command = shlex.join(command_line("append", storage, "--partition", 0))
     done = subprocess.run(
@@ -171,7 +171,7 @@ def read_line(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_an_id_is_shown_once_its_record_is_durable_and_survives_a_kill(storage: Path) -> None:
     process = start(storage, "--batch", "1", "--progress-ids")
     assert process.stdin is not None

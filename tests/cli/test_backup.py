@@ -97,7 +97,7 @@ def test_a_restore_says_that_the_latest_backup_is_one_of_some_partitions(
     assert (said in answer.err) is ("--partition" not in more)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_sample_reads_other_pages_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eighty pieces each is read in the end."""
     source = build_directory(tmp_path / "source", {0: 4000}, size=50)
@@ -431,7 +431,7 @@ def test_a_key_file(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatc
     assert invoke("verify", f"vault:{place}::latest").status == 0
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("what", ["create", "prune", "restore", "gc"])
 def test_killed_at_any_moment(tmp_path: Path, place: Path, what: str, request: pytest.FixtureRequest) -> None:
     """Nothing that was there is lost, nothing half-done is seen, and the next one succeeds."""

@@ -23,7 +23,7 @@ def url(served: Served) -> str:
     return f"waltz://127.0.0.1:{served.ready['admin_port']}"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_whole_way_over_tls(tmp_path: Path, place: Path) -> None:
     source = build_directory(tmp_path / "source", {0: 120, 1: 30}, num_partitions=3, per_segment=17)
     with serving(source, "--port", "0", "--admin-port", "0", "--http-port", "0") as served:
@@ -80,7 +80,7 @@ def test_damage_is_told(tmp_path: Path, place: Path) -> None:
     assert invoke("backup", "restore", place, "latest", "--to", tmp_path / "back").status == 5
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("dies", ["backup", "node"])
 def test_killed_at_any_moment(tmp_path: Path, place: Path, dies: str, request: pytest.FixtureRequest) -> None:
     source = build_directory(tmp_path / "source", {0: 20000, 1: 5000}, size=300, per_segment=7000)

@@ -57,7 +57,7 @@ def heads(vault: Path) -> list[dict[str, Any]]:
     return invoke("backup", "list", vault, "--format", "ndjson").only("backup")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("dead", PARTITIONS)
@@ -184,7 +184,7 @@ def test_what_this_process_lacks_is_no_fault_of_the_disk(
     assert heads(vault) == []
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("times", [1, 1 << 30])
 def test_wherever_a_disk_begins_to_fail_a_backup_is_whole_or_says_what_it_lacks(
@@ -222,7 +222,7 @@ def test_an_older_head_has_no_unread_partition(storage: Path, vault: Path) -> No
     assert type(head).decode(head.encode()) == head
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("session", [3, -1])
 def test_a_directory_that_is_gone_as_it_begins_and_back_at_once_is_not_left_out(

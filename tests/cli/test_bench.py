@@ -18,7 +18,7 @@ from tests import warm_start
 from tests.cli.running import ROOT, Answer, command_line, environment, invoke, on_terminal, run
 from tests.reserved_ports import reserved_ports
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 PARTITIONS = 12
 SHORT = ("--duration", "200ms", "--warm-up", "0", "--plaintext")

@@ -215,7 +215,7 @@ def test_what_the_release_left_after_a_clean_stop_is_equal(golden: list[Path]) -
     assert summary["records"] == 3 * (5300 + 900 + 55 + 2500)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_golden
 def test_divergence_loss_and_damage_in_replicas_of_the_release(golden: list[Path], tmp_path: Path) -> None:
     """Partition 0: divergence; 1: a lost segment and a torn tail; 2: damage; 3: a fork and a replica ahead."""

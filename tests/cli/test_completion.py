@@ -19,7 +19,7 @@ def complete(shell: str, words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_commands_options_and_values_are_completed(shell: str) -> None:
     assert "rebuild-index" in complete(shell, "waltzctl re")

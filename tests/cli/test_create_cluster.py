@@ -56,7 +56,7 @@ def test_no_directory_becomes_a_partition_of_another_one(tmp_path: Path) -> None
     assert digest(tmp_path) == before
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_assign_none(tmp_path: Path) -> None:
     answer = invoke("create-cluster", tmp_path / "a", "--partitions", 2, "--assign", "none", "--format", "ndjson")
     assert answer.objects[0]["directories"][0]["assigned"] == []

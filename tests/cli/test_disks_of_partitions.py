@@ -33,7 +33,7 @@ from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
 from waltzctl.options import Format
 from waltzctl.render.progress_bar import NoProgress
 
-pytestmark = pytest.mark.turns(6)
+pytestmark = pytest.mark.turns(12)
 
 PARTITIONS = (0, 1, 2)
 MARK = 9

@@ -169,7 +169,7 @@ def test_json_is_json_for_cut_and_for_people(tmp_path: Path) -> None:
         assert line.rstrip().endswith(f" {one}")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("form", ["plain", "table", "json", "ndjson"])
 @pytest.mark.parametrize(
     ("data", "shown"),

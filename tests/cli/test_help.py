@@ -71,7 +71,7 @@ def test_every_option_says_what_it_does(command: ModuleType) -> None:
             assert param.help, param.name
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("command", "action"),
     [(command, action) for command in COMMANDS for action in actions_of(command)],

@@ -22,7 +22,7 @@ def read_json(*lines: object) -> list[Entry]:
     return list(json_entries(io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.lists(st.binary().map(lambda data: data.replace(b"\n", b""))))
 def test_every_bare_line_is_one_record(lines: list[bytes]) -> None:
     entries = list(bare_entries(io.BytesIO(b"".join(line + b"\n" for line in lines))))
@@ -104,7 +104,7 @@ def test_nesting_is_no_matter_of_numbers() -> None:
         assert [one.data for one in json_entries(io.BytesIO(f'{{"data":{text}}}'.encode()))] == [text.encode()]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -240,7 +240,7 @@ def test_a_directory_that_is_not_assigned_makes_no_replica(tmp_path: Path) -> No
     assert invoke("recover", replicas[0], "--plan", *(tmp_path / "plans").glob("1-*.json"), "--yes").status == 0
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("first", [1, 6, 15, 30])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_whenever_a_replica_goes_and_comes_back_no_other_one_is_cut(

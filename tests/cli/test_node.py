@@ -271,7 +271,7 @@ def test_trust_on_the_loopback_is_said_on_stderr_unless_quiet(served: Served) ->
     assert invoke("node", *at(served), "list", "-q").err == ""
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_trust_store_and_a_client_certificate(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "storage", {0: 3})
     authority = Authority()

@@ -97,7 +97,7 @@ def test_add_and_remove(served: Served, storage: Path) -> None:
     assert node(served, "add-partition", "--partition", 9, "--yes", status=2) == []
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_availability(served: Served) -> None:
     node(served, "availability", "--partition", "0-1", "--online", "false", "--yes")
     assert listed(served) == {0: False, 1: False}
@@ -120,7 +120,7 @@ def test_availability(served: Served) -> None:
         assert invoke(*words_for(served, "availability", "--partition", 0, *wrong)).status == 2
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_sync_with_a_file(served: Served, tmp_path: Path) -> None:
     """T10: what would be taken away is shown, and not done unasked."""
     assignment = tmp_path / "assignment.json"
@@ -192,7 +192,7 @@ def test_an_assignment_that_cannot_be_read_is_told_before_the_node_is_asked(tmp_
     assert str(tmp_path / "none") in answer.err
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("code", [FailureCode.ONLINE, FailureCode.SESSION_CHANGED])
 def test_a_copy_whose_destination_somebody_switches_on_does_not_say_that_it_is_off(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: FailureCode
@@ -337,7 +337,7 @@ def test_a_quarantined_partition_is_refused_with_the_commands_that_help(served: 
         assert node(other, "records", "--partition", 0) == node(served, "records", "--partition", 0, "--to", 14)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_ctrl_c_leaves_a_copy_that_the_same_command_finishes(tmp_path: Path) -> None:
     """Nothing that was copied is lost, and stderr says how to go on."""
     made = make_records(20_000, size=100)

@@ -63,7 +63,7 @@ def nonsense(parameters: list[Any], chance: random.Random) -> list[str]:
     return [*words, *operands]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("names", LEAVES, ids=" ".join)
 def test_nonsense_is_answered(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]

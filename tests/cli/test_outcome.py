@@ -161,7 +161,7 @@ def test_damage_that_was_met_counts_though_nobody_reads_on(tmp_path: Path, comma
     assert (err == b"") is ("raw" not in command)  # bytes have no findings between them
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_is_wrong_with_a_control_file_counts_before_its_partitions_are_shown(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "storage", {0: 60}, num_partitions=2000)
     flip(storage / "waltz-storage.ctl", 140)

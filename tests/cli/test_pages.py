@@ -283,7 +283,7 @@ def test_recovery_of_a_store_in_use_and_of_none(store: Path, tmp_path: Path) -> 
         assert invoke("pages", "recover", store, "--mode", "skip-damaged", "--yes").status == 11
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_recovery_that_is_killed_is_taken_back(store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The process dies between two of its steps; the next command says so, and the one after that recovers."""
     damaged(store)

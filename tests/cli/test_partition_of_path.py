@@ -49,7 +49,7 @@ def test_a_file_of_another_partition_is_refused_as_well(storage: Path, command: 
     assert digest(storage) == before
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("command", "path"),
     [(command, ".") for command in [*READING, ["rebuild-index", "--yes"], ["recover", "--yes"]]]

@@ -40,7 +40,7 @@ def commands(text: str) -> list[str]:
     return re.findall(r"^\$ (.*)$", text, re.M)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_recipe_for_a_node(tmp_path: Path) -> None:
     found = blocks("A node")
     ports = reserved_ports(3)
@@ -71,7 +71,7 @@ def test_the_recipe_for_a_node(tmp_path: Path) -> None:
     assert "OK" in done.stdout
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_the_examples_of_what_is_done_to_a_running_node(tmp_path: Path) -> None:
     build_directory(tmp_path / "n1", {3: RECORDS}, num_partitions=4, local_low_water_mark=MARK)
     begun = make_records(RECORDS, partition=3)[:10]
@@ -88,7 +88,7 @@ def test_the_examples_of_what_is_done_to_a_running_node(tmp_path: Path) -> None:
         assert len(answer.objects) == MARK + 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_recipes_for_backups(tmp_path: Path) -> None:
     waltz, vault, store = tmp_path / "waltz", tmp_path / "vault", tmp_path / "ca.pem"
     build_directory(waltz, {0: RECORDS, 2: RECORDS}, num_partitions=3, local_low_water_mark=MARK)

@@ -146,7 +146,7 @@ def follow(finding: dict[str, Any], storage: Path, replica: Path, fresh: Path) -
     return str(finding["code"])
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_remedy_leads_on(tmp_path: Path, example: str) -> None:
     files = EXAMPLES[example]

@@ -27,7 +27,7 @@ def salvage(source: Path, to: Path, *words: object) -> Answer:
     return invoke("salvage", source, "--to", to, "--format", "ndjson", *words)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("calls", ["list", "stat", "open", "every"])
 @pytest.mark.parametrize("dead", PARTITIONS)
@@ -92,7 +92,7 @@ def test_where_nothing_else_is_found_the_disk_is_the_reason(
     assert not (tmp_path / "to").exists()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("times", [1, 1 << 30])
 def test_wherever_a_disk_begins_to_fail_what_is_left_out_is_told(

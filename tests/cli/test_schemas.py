@@ -234,7 +234,7 @@ def steps_of_vaults(command: Callable[..., Any], tmp_path: Path, source: Path, f
     yield command("backup", "repair", vault, "--from", source), False, {"vault-repaired"}
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 def test_what_every_command_prints_is_what_the_schemas_say(tmp_path: Path, form: str) -> None:
     seen = set()
@@ -303,7 +303,7 @@ def test_an_error_carries_the_findings_that_stand_in_the_way(tmp_path: Path) -> 
     assert [one["code"] for one in error["findings"]] == ["record-checksum"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_plain_columns_stand_still_whatever_is_in_them(tmp_path: Path) -> None:
     columns: dict[str, set[str]] = {}
     for act, _, expected in steps(tmp_path, "plain"):
@@ -334,7 +334,7 @@ def test_plain_columns_stand_still_where_nobody_knows_who_appended() -> None:
     ]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_control_files_that_are_hardly_there(tmp_path: Path, layout: Layout) -> None:
     storage = build_directory(tmp_path / "s", {0: 5}, layout=layout)
@@ -360,7 +360,7 @@ def test_control_files_that_are_hardly_there(tmp_path: Path, layout: Layout) -> 
     check(invoke("status", storage, "--format", "json"), array=False, form="json")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_golden
 @pytest.mark.parametrize("directory", golden_directories(), ids=lambda path: path.name)
 def test_directories_of_the_release(directory: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_screen_on_a_terminal(storage: Path) -> None:
     assert "HTTP port    off" in answer.out
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_live_table_on_a_terminal(storage: Path) -> None:
     answer = on_terminal("serve", storage, *FREE, "--live", typed=b"\x03", after=b"connections:", columns=150)
     assert answer.status == 0
@@ -204,7 +204,7 @@ def pong(port: int) -> None:
         assert answer.read().strip() == b"pong"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_log_that_nobody_reads_does_not_keep_the_node_from_ending(storage: Path, tmp_path: Path) -> None:
     with (
         narrow_pipe() as (reading, log),
@@ -258,7 +258,7 @@ def test_a_certificate_that_cannot_be_read_to_its_end_does_not_keep_the_node_fro
         os.close(held)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_live_objects_that_nobody_reads_stop_no_request(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "storage", dict.fromkeys(range(64), 1), num_partitions=64)
     with (
@@ -274,7 +274,7 @@ def test_live_objects_that_nobody_reads_stop_no_request(tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 0
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_live_table_on_a_terminal_that_stands_still_stops_no_request(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "storage", dict.fromkeys(range(64), 1), num_partitions=64)
     leader, follower = pty.openpty()
@@ -329,7 +329,7 @@ def test_a_version_that_is_not_known(storage: Path) -> None:
     assert run("serve", storage, *FREE).status == 12
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("taken", [0, 1, 2])
 def test_a_port_in_use_is_named_and_leaves_nothing_behind(storage: Path, tmp_path: Path, taken: int) -> None:
     ports = reserved_ports(3)
@@ -463,7 +463,7 @@ def test_log_lines_are_objects_when_asked_for(storage: Path) -> None:
 # --- signals -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_cleanly(storage: Path, tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
@@ -504,7 +504,7 @@ def test_a_second_signal_ends_it_at_once(storage: Path) -> None:
             assert "ended at once" in node.log[-1]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_second_signal_ends_it_though_nobody_reads_its_log(storage: Path) -> None:
     """The pipe behind stderr is full, and the log's writer waits in it."""
     reader, writer = os.pipe()
@@ -533,7 +533,7 @@ def test_a_second_signal_ends_it_though_nobody_reads_its_log(storage: Path) -> N
             os.close(reader)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_zookeeper_that_does_not_answer_ends_the_start(storage: Path) -> None:
     with silent_zookeeper() as port:
         changes = {**SLOW_START, "WALTZCTL_SERVE_ZOOKEEPER": f"127.0.0.1:{port}",
@@ -565,7 +565,7 @@ def test_sighup_takes_over_what_can_change_and_names_what_cannot(storage: Path, 
         assert node.stop() == 0
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     "broken",
     [
@@ -685,7 +685,7 @@ def health(node: Served) -> str:
         return error.read().decode()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_space_that_should_be_free_is_a_setting(storage: Path, tmp_path: Path) -> None:
     """By file, environment or option; a running node takes a new one."""
     config = write_config(tmp_path / "node.yaml", storage, ANY, "waltzctl.minFree: 4000000TB")
@@ -724,7 +724,7 @@ def test_a_killed_node_leaves_its_ready_file_and_the_next_one_replaces_it(storag
     assert not ready.exists()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_start_removes_the_ready_file_of_a_process_that_is_gone_before_anything_else(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -793,7 +793,7 @@ def test_systemd_is_told_of_every_state(storage: Path, tmp_path: Path) -> None:
             assert node.ended() == 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_watchdog_does_not_wait_for_whoever_reads_that_the_node_is_ready() -> None:
     """The manager killed the node, which served, before anybody told it that it lives."""
     fed, answered = threading.Event(), threading.Event()

@@ -112,7 +112,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 )
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_command_waits_for_a_fifo_or_replaces_it(

@@ -50,7 +50,7 @@ sys.stdout.write("\\0" + json.dumps([status, sorted(sys.modules)]))
 """
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([manual_of(c).name, "--help"] for c in COMMANDS)])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     done = subprocess.run(
@@ -76,7 +76,7 @@ def test_a_mistyped_command_imports_nothing_heavy() -> None:
     assert b"Did you mean 'verify'?" in done.stderr
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(("command", "expected"), [("verify", 4), ("status", 0), ("stats", 4)])
 def test_what_is_read_here_imports_nothing_of_spark(command: str, expected: int) -> None:
     storage = ROOT / "fixtures" / "flipped-bit" / "storage"
@@ -221,7 +221,7 @@ def test_the_threads_of_look_ups_are_started_with_the_event_loop_or_never() -> N
     assert done.stdout == "True True\n"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("size", ["1", "9", "0", "x", " 7x", "2000"])
 def test_as_many_threads_are_tried_as_are_started(size: str) -> None:
     """With UV_THREADPOOL_SIZE=16 and room for 8, `serve` was aborted without a message."""
@@ -278,7 +278,7 @@ def test_a_log_that_takes_nothing_changes_no_exit_status(word: str, status: int,
     assert done.returncode == status
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
 def test_programs_that_it_starts_have_the_streams_that_it_had_to_replace(
     tmp_path: Path, closed: tuple[int, ...]
@@ -307,7 +307,7 @@ process()
 """
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_ends_the_first_process_of_a_container(tmp_path: Path, number: signal.Signals) -> None:
     """The kernel gives that one only what it has handlers for: a container with a command in it could only be killed."""

@@ -311,7 +311,7 @@ def test_an_empty_storage_has_a_page_as_well(tmp_path: Path) -> None:
     assert invoke("stats", tmp_path / "s", "--format", "table").status == 0
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_many_partitions_are_all_in_the_tables(tmp_path: Path) -> None:
     storage = age(build_directory(tmp_path / "s", dict.fromkeys(range(60), 3)))
     _, _, page = paged(tmp_path, storage)

@@ -57,7 +57,7 @@ def test_an_end_of_the_log_is_not_hidden(storage: Path, monkeypatch: pytest.Monk
     assert invoke("verify", storage).status == 0
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO, errno.ENOMEM])
 def test_a_backup_leaves_out_no_file_that_could_not_be_examined(
     storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int

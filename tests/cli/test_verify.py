@@ -238,7 +238,7 @@ def test_what_is_found_counts_more_than_what_was_not_read(storage: Path) -> None
     assert invoke("verify", storage, "--quick").out.splitlines()[-1].startswith("# FAILED  ")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_closed_streams_are_no_difficulty(storage: Path) -> None:
     line = " ".join(map(str, command_line("verify", storage)))
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
@@ -246,7 +246,7 @@ def test_closed_streams_are_no_difficulty(storage: Path) -> None:
         assert (done.returncode, done.stderr) == (0, b""), closed
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_an_interrupt_shows_what_was_checked_so_far(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 400}, per_segment=20, size=20_000)
     index_of(storage).unlink()

@@ -329,7 +329,7 @@ def test_an_append_that_no_server_takes_is_the_callers_error_and_disturbs_nobody
     run(test, replace(OPTIONS, max_body=most))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("kind", ["write_locks", "read_locks", "append_locks"])
 def test_more_locks_than_a_server_takes_are_the_callers_error(kind: str) -> None:
     """One step to each side of the most.  A server closed the connection, with what others had in flight, time and again."""

@@ -55,7 +55,7 @@ WITHOUT_MEMORY: list[tuple[Any, str]] = [
 """What may lack memory while the client is at work on what a server said."""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @few
 @given(
     given=st.lists(st.lists(st.sampled_from(("draft", "builder", "nothing")), max_size=12), min_size=1, max_size=2),

@@ -134,7 +134,7 @@ def test_what_is_written_as_json_is_read_as_it_is(
     }
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_zookeeper_that_is_not_there_is_unreachable() -> None:
     options = ZooKeeperOptions("127.0.0.1:1", "/waltz", connect_timeout=0.5)
     with pytest.raises(PeerUnreachableError, match="ZooKeeper"):

@@ -18,7 +18,7 @@ from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 Call = Callable[[SmallCluster], Coroutine[Any, Any, Any]]
 

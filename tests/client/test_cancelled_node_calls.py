@@ -19,7 +19,7 @@ from waltzctl.engine.client.admin_records import BatchSize, read_batches
 from waltzctl.engine.client.partition_readings import read_partitions
 from waltzctl.formats.wire.records import WireRecord
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 RECORDS = [
     WireRecord.make(one.transaction_id, one.request_id, one.header, bytes(one.data)) for one in make_records(5, size=20)

@@ -85,7 +85,7 @@ def test_a_preference_is_asked_for_as_in_the_release() -> None:
     asyncio.run(work())
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("held", [65_537, 200_000])
 def test_partitions_of_which_a_cluster_may_have_a_million(held: int) -> None:
     """Frames of more numbers than the peer takes ended the connection; and so did the list of those that a server has."""

@@ -67,7 +67,7 @@ def check_clean(storage: Path) -> None:
     assert findings == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("comparison", list(Comparison))
 def test_a_replica_that_is_behind_gets_what_is_acknowledged(tmp_path: Path, comparison: Comparison) -> None:
     made = make_records(3000)

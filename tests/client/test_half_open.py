@@ -89,7 +89,7 @@ async def client_of(
 GARBLED = pytest.mark.parametrize("garbled", [False, True], ids=["silence", "a garbled length"])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @GARBLED
 def test_an_append_goes_on_over_a_new_one(garbled: bool) -> None:
     async def work() -> None:
@@ -101,7 +101,7 @@ def test_an_append_goes_on_over_a_new_one(garbled: bool) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @GARBLED
 def test_a_feed_to_which_nothing_comes_goes_on_over_a_new_one(garbled: bool) -> None:
     async def work() -> None:
@@ -140,12 +140,12 @@ async def stays(use: Callable[[LogConnection], None]) -> bool:
         return found
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_server_that_has_nothing_to_say_is_there() -> None:
     assert asyncio.run(stays(lambda _: None))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_who_reads_nothing_for_a_while_says_nothing_about_the_server() -> None:
     assert asyncio.run(stays(LogConnection.pause))
 

@@ -505,7 +505,7 @@ def test_random_bytes_and_the_end_are_a_peer_error(noise: bytes, greeted: bool) 
     run(work())
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=4))
 def test_an_answer_with_flipped_bits_is_an_answer_or_an_error(places: list[int]) -> None:

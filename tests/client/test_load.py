@@ -107,7 +107,7 @@ async def load(
     return places, await run_load(client, places, options, ssl_context=None)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @LOOPS
 @pytest.mark.parametrize("connections", [1, 2])
 def test_appended_records_are_there_and_counted(tmp_path: Path, loop: str, connections: int) -> None:
@@ -132,7 +132,7 @@ def test_appended_records_are_there_and_counted(tmp_path: Path, loop: str, conne
     run(work(), loop)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_load_continues_what_is_there_and_take_away_removes_no_more(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_and_client(tmp_path) as (_, client):
@@ -267,7 +267,7 @@ async def speaks_no_version_of_ours(reader: asyncio.StreamReader, writer: asynci
     await says_nothing(reader, writer)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("script", "error", "words"),
     [

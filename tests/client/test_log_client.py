@@ -211,7 +211,7 @@ async def all_of_feed(client: LogClient, count: int) -> list[Transaction]:
     return found
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", range(6))
 def test_histories(tmp_path: Path, seed: int) -> None:
     """Whatever breaks: what was told to be committed is there once, in the order of the ids, and readers see the same."""
@@ -286,7 +286,7 @@ def test_histories(tmp_path: Path, seed: int) -> None:
     run(tmp_path, test, servers=2)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_an_append_that_the_server_passed_over_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(around: Around) -> None:
         client = around.client
@@ -592,7 +592,7 @@ def test_a_moment_without_memory_hides_no_transaction(
     run(tmp_path, test)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("closes", [True, False], ids=["and the connection is closed", "and cannot be closed at once"])
 def test_a_moment_without_memory_while_partitions_are_mounted_doubles_no_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: bool
@@ -705,7 +705,7 @@ def test_partitions_that_are_back_before_they_were_closed_are_mounted_again(
     run(tmp_path, test)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_mount_that_the_server_knows_no_more_is_made_again(tmp_path: Path) -> None:
     async def test(around: Around) -> None:
         client, (server, _, _) = around.client, around.serving.servers[0]

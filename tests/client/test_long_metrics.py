@@ -13,7 +13,7 @@ from waltzctl.engine.net.metrics_json import indented
 from waltzctl.engine.node.node import Node
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_they_are_read_whatever_their_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as those of 3,000 busy partitions."""
     length = 75 << 20

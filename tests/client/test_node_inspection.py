@@ -212,7 +212,7 @@ def test_a_failure_that_is_no_damage_ends_the_verification(tmp_path: Path) -> No
     run(work())
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_time_and_rate_are_kept() -> None:
     async def work() -> None:
         made = records(0, 2000)

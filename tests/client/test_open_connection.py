@@ -54,7 +54,7 @@ def closed() -> Place:
         return place
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("dead", ["silent", "refusing", "both"])
 @pytest.mark.parametrize("with_uvloop", [False, True], ids=["asyncio", "uvloop"])
 def test_a_dead_address_in_front_of_one_that_answers_costs_a_moment(

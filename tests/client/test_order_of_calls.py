@@ -29,7 +29,7 @@ async def connected(storage: Path) -> AsyncIterator[StorageClient]:
         yield client
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("encoded", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_appends_of_a_partition_stay_in_order_whoever_waits(tmp_path: Path, encoded: bool, seed: int) -> None:

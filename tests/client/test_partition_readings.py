@@ -85,7 +85,7 @@ values = st.recursive(
 )
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(
     st.dictionaries(

@@ -340,7 +340,7 @@ def test_an_error_that_is_told_again_and_again_keeps_nothing_of_those_it_was_tol
     run(test)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_connection_that_fails_when_nobody_waits_for_it_any_more_is_no_mistake() -> None:
     told: list[dict[str, Any]] = []
 

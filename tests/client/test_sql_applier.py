@@ -275,7 +275,7 @@ def test_what_the_application_raises_propagates_and_leaves_nothing(tmp_path: Pat
     assert (applied(path), mark(path)) == ([0, 1], 1)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "wrong",
     [

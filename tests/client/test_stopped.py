@@ -68,7 +68,7 @@ async def stopped(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_an_answer_that_came_while_the_process_was_stopped_is_one_in_time(loop: str) -> None:
     """Behind SIGCONT a loop comes to its timers before it looks at its sockets, since its wait for them was interrupted."""
@@ -97,7 +97,7 @@ def test_an_answer_that_came_while_the_process_was_stopped_is_one_in_time(loop: 
     assert (out, error) == (b"last 5\nlast 5\n", b"")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_call_that_waited_for_room_while_the_process_was_stopped_goes_on(loop: str) -> None:
     greeted, reading = asyncio.Event(), asyncio.Event()

@@ -35,7 +35,7 @@ def test_these_are_the_programs(program: dict[str, Any]) -> None:
     assert [*program] == ["append_and_read", "append_a_thousand", "count_to_ten", "follow"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_append_and_read(made: ClusterOfProcesses, program: dict[str, Any]) -> None:
     assert asyncio.run(program["append_and_read"](made.metadata)) == [b"hello", b"world"]
 

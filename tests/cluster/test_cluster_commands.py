@@ -98,7 +98,7 @@ def test_nonsense_is_refused_with_what_to_do(made: ClusterOfProcesses) -> None:
         assert (done.status, message in done.err) == (status, True), (arguments, done)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_metadata_that_is_not_there_or_not_said_is_told(tmp_path: object) -> None:
     for arguments, status, message in (
         (("show",), 2, "WALTZCTL_METADATA"),
@@ -141,7 +141,7 @@ def test_a_full_disk_behind_stdout_does_not_hide_that_a_server_prefers(made: Clu
     made.settle()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_node_that_differs_is_named_and_told(made: ClusterOfProcesses) -> None:
     node = next(one for one in made.state()["nodes"] if one["group"] == 3)
     assert (
@@ -165,7 +165,7 @@ def test_a_node_that_differs_is_named_and_told(made: ClusterOfProcesses) -> None
     made.settle()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfProcesses) -> None:
     node = next(one["node"] for one in made.state()["nodes"] if one["group"] == 3)
     made.nodes["n3"].kill()
@@ -190,7 +190,7 @@ def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfPro
     made.settle()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_replica_that_damage_keeps_out_is_told_until_it_is_repaired(made: ClusterOfProcesses) -> None:
     assert made.log("append", "--partition", 1, given="a\nb\n").status == 0
     made.settle()
@@ -224,7 +224,7 @@ def test_a_replica_that_damage_keeps_out_is_told_until_it_is_repaired(made: Clus
     made.settle()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> None:
     made.servers[2].process.send_signal(signal.SIGTERM)
     assert made.servers[2].process.wait(20) == 0
@@ -234,7 +234,7 @@ def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> No
     made.settle()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_an_assignment_that_nobody_makes_anew_is_told(made: ClusterOfProcesses) -> None:
     first, second = made.state()["servers"]
     by_id = {made.ready(f"s{number}")["server_id"]: made.servers[number] for number in (1, 2)}

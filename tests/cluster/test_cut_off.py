@@ -141,7 +141,7 @@ def finish(cluster: ClusterOfProcesses, load: Load) -> None:
     asyncio.run(load.check())
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_server_that_is_cut_off_from_zookeeper_but_not_from_its_nodes(
     tmp_path: Path,
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_server_that_is_cut_off_from_zookeeper_but_not_from_its_nodes(
         finish(cluster, load)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_server_that_is_cut_off_from_its_nodes_but_not_from_zookeeper(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
@@ -225,7 +225,7 @@ class OneOnASmallDisk(ClusterOfProcesses):
         return self.stage.directory / "small" / "n1" if number == 1 else super().directory(number)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_node_whose_disk_is_full_and_then_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WALTZCTL_SERVE_MIN_FREE", "1MiB")
     with contextlib.ExitStack() as stack:

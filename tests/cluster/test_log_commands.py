@@ -142,7 +142,7 @@ def test_a_load_is_measured(made: ClusterOfProcesses) -> None:
     assert (lost.status, "what was done" in lost.err, "transactions" in lost.err) == (14, True, True), lost.err
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_stream_through_the_death_of_a_server_is_whole(made: ClusterOfProcesses) -> None:
     """A producer and a follower, as processes; the server of their partition is killed in between."""
     before = mark(made, 1)

@@ -11,7 +11,7 @@ from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import Stage, wait_until
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_server_that_is_started_again_prefers_the_same(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         cluster = ClusterOfProcesses(stage, partitions=4)

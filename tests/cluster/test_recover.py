@@ -217,7 +217,7 @@ def recover(cluster: ClusterOfProcesses, *arguments: object) -> Answer:
     return invoke("recover", "--metadata", cluster.metadata, "--plaintext", "--format", "ndjson", *arguments)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_recovery_is_shown_refused_done_and_then_there_is_less_to_do(stopped: ClusterOfProcesses) -> None:
     before = stopped.state()
     shown = recover(stopped, "--dry-run")
@@ -277,7 +277,7 @@ def test_one_that_cannot_be_recovered_keeps_no_other_from_it(monkeypatch: pytest
     assert (done, refused.value.advice) == ([0, 4], "mend it")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_partition_that_a_server_has_is_left_to_it(stopped: ClusterOfProcesses) -> None:
     if stopped.nodes["n3"].status is not None:  # by itself: no test before has started it again
         stopped.start_nodes(3)
@@ -291,7 +291,7 @@ def test_a_partition_that_a_server_has_is_left_to_it(stopped: ClusterOfProcesses
     stopped.servers[1].kill()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_directories_are_recovered_offline(stopped: ClusterOfProcesses) -> None:
     stopped.start_nodes(*(number for number in (1, 2, 3) if stopped.nodes[f"n{number}"].status is not None))
     stopped.start_servers(1)

@@ -14,7 +14,7 @@ SESSION_SECONDS = 30
 """The default of a log server."""
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_the_partitions_of_a_server_that_is_killed_go_to_the_others(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with Stage(tmp_path) as stage:
         metadata = f"zk://{zookeeper.connect_string}{new_root()}"

@@ -41,7 +41,7 @@ def tail(made: ClusterOfProcesses, partition: int) -> list[tuple[int, int, bytes
     return [(partition, one["transaction_id"], bytes.fromhex(one["data_hex"])) for one in shown]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_batch_is_all_that_is_committed(made: ClusterOfProcesses) -> None:
     for partition in (0, 3):
         made.log("append", "--partition", partition, given="".join(f"{partition}-{n}\n" for n in range(300)))
@@ -54,7 +54,7 @@ def test_a_batch_is_all_that_is_committed(made: ClusterOfProcesses) -> None:
     assert [row[:2] for row in rows(some, some.partitions())] == [(3, 5), (3, 6), (3, 7)]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_options_that_cannot_be_meant_are_refused(made: ClusterOfProcesses) -> None:
     for more, message in (
         ({"path": "/data"}, "without a path"),
@@ -72,7 +72,7 @@ def test_options_that_cannot_be_meant_are_refused(made: ClusterOfProcesses) -> N
         ClusterReader(options(made, partitions="3-4"), schema()).partitions()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_stream_goes_on_where_it_stopped_through_the_death_of_a_server(made: ClusterOfProcesses) -> None:
     asked = options(made, partitions="2", startingtransactions="latest")  # Spark hands keys over in lower case
     stream = cluster_stream(asked, schema())

@@ -12,7 +12,7 @@ from tests.interop.processes import Stage
 from tests.zookeeper import ZooKeeperServer, new_root
 from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AUTH_VARIABLE
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 
 def test_commands_servers_and_clients_show_who_they_are(

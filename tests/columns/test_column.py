@@ -47,7 +47,7 @@ def run(program: str, *arguments: object) -> str:
 DUMP = "from waltzctl.__main__ import main; main(sys.argv[1:])"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_column_of_records_is_added_in_one_line(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 2})
     first, second = json.loads(run(DUMP, "dump", storage, "--format", "json", "--data", "none"))

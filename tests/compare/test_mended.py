@@ -78,7 +78,7 @@ def mend_and_undo(whole: dict[int, list[Path]], root: Path, case: Case) -> None:
     shutil.rmtree(root)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("loss", [False, True])
 @pytest.mark.parametrize(
     "wanted",
@@ -95,7 +95,7 @@ def test_a_damaged_record_behind_a_fork_is_no_reason_to_keep_what_goes_with_the_
     mend_and_undo(whole, tmp_path / "case", (wanted, -1, loss))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("size", [ranges.RANGE, 700])
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("number", [0, 49, 60, 99, 100, 112, 129])
@@ -121,7 +121,7 @@ def test_a_replica_with_two_records_of_an_id_is_no_vote_against_what_both_hold(
     assert [one.transaction_id for one in read(file)] == list(range(records[0].transaction_id, last + 1))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @settings(max_examples=20)
 @given(cases)
 def test_plans_lead_to_what_is_kept_and_undo_leads_back(

@@ -59,7 +59,7 @@ def check(columns: Sequence[str], ballots: Sequence[Ballot], order: Sequence[int
 words = st.text("aab!", max_size=5)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @settings(max_examples=300)
 @given(st.tuples(words, words, words), st.permutations(range(3)), st.sampled_from(((5, 5, 5), (5, 5, 4), (4, 5, 5))))
 @example(("aa!a", "aa", "abbb"), range(3), (5, 5, 5))

@@ -190,7 +190,7 @@ def test_an_outvoted_record_below_the_mark_stays_without_leave(nodes: list[Path]
     assert "--allow-data-loss" in finding.message
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("numbers", [[10], [0], [49], [50, 51], [99], [100], [128], [3, 70, 110]])
 def test_damaged_records_are_restored(nodes: list[Path], tmp_path: Path, numbers: list[int]) -> None:
     for number in numbers:

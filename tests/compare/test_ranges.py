@@ -87,7 +87,7 @@ def expected(held: list[dict[int, object]]) -> dict[int, tuple[int, ...]]:
     return found
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @settings(max_examples=25)
 @given(st.tuples(injuries, injuries, injuries), st.sampled_from(SIZES), st.booleans())
 def test_every_transaction_is_told_as_it_is_in_whatever_ranges(

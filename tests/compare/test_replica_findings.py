@@ -143,7 +143,7 @@ def _of(findings: list[Finding]) -> list[str]:
     return sorted(f"{one.code} {one.path} {one.segment} {one.transaction_id} {one.message}" for one in meant)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("size", [900, 5000, 1 << 30])
 @pytest.mark.parametrize("injury", INJURIES)
 def test_what_is_told_of_a_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, injury: str, size: int) -> None:
@@ -173,7 +173,7 @@ def test_what_no_finding_tells_is_not_lost(
     assert told.summary.exit_status_name == "repairable"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("size", [900, 5000])
 def test_a_stranger_is_named_wherever_ranges_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """It loses no transaction, so that neither the range in front of it nor the one behind it needs it."""

@@ -18,7 +18,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 DIRECTORIES, MANY = 3, 150
 MOST_CHANGES = 6

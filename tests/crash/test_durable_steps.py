@@ -23,7 +23,7 @@ AT_A_TIME = 3
 """Workloads that the default run tries, others on each day."""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_every_sync_of_the_engine_is_in_the_table() -> None:
     """A new one comes in with ``python -m tests.crash.durable_steps --write``, or with the reason why no workload comes there."""
     assert sorted(all_sites()) == sorted(TABLE.syncs)

@@ -22,7 +22,7 @@ from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
 from waltzctl.formats.fence import FENCE_FILE_NAME
 
-pytestmark = pytest.mark.turns(6)
+pytestmark = pytest.mark.turns(12)
 
 ONE_SEGMENT = StorageOptions()
 

@@ -24,7 +24,7 @@ from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
-pytestmark = pytest.mark.turns(4)
+pytestmark = pytest.mark.turns(8)
 
 QUICK = Effort(Loss(torn_positions=2, random_states=3), 8, Loss(torn_positions=1, random_states=1), failures=1)
 LAYOUT = Layout.RELEASED

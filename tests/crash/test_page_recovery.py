@@ -25,7 +25,7 @@ from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.torn_tail import STORE, take_back_interrupted
 from waltzctl.engine.repair.prune import plan_prune, prune
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 Truth = tuple[Tree, ...]
 """What may be there, outside of our own state."""

@@ -21,7 +21,7 @@ from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.checksums import crc32c
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 Seen = tuple[object, ...] | None
 FAILED = "failed"

@@ -24,7 +24,7 @@ from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 
 class PruneChecker(RepairChecker):

@@ -24,7 +24,7 @@ from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.store import apply_edits, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 
 def segment(storage: Path, first: int, suffix: str = "seg") -> Path:

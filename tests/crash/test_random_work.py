@@ -13,7 +13,7 @@ from tests.crash.layouts import LAYOUTS
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from waltzctl.formats.control import Layout
 
-pytestmark = pytest.mark.turns(4)
+pytestmark = pytest.mark.turns(8)
 
 DEFAULT_SEEDS, LONG_SEEDS = 1, 12
 

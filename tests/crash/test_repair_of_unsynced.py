@@ -22,7 +22,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.formats.control import Layout
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 
 class UnsyncedChecker(RepairChecker):

@@ -26,7 +26,7 @@ from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 
-pytestmark = pytest.mark.turns(6)
+pytestmark = pytest.mark.turns(12)
 
 
 def segment(storage: Path, first: int, suffix: str = "seg") -> Path:

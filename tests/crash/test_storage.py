@@ -20,7 +20,7 @@ from tests.crash.truth import PartitionTruth, Seen, Truth
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.formats.control import Layout
 
-pytestmark = pytest.mark.turns(6)
+pytestmark = pytest.mark.turns(12)
 
 ONE_SEGMENT = StorageOptions()
 

@@ -20,7 +20,7 @@ from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
 from waltzctl.engine.vault.vault_reader import VaultReader
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 Held = frozenset[tuple[int, str]]
 """The backups of a vault: of each its number of files and a digest of them all."""

@@ -152,7 +152,7 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.text()
 JSON = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @given(JSON | st.binary())
 @settings(max_examples=200)
 def test_any_json_and_any_bytes_give_one_kind_of_error(value: object) -> None:

@@ -60,7 +60,7 @@ def test_a_directory_that_cannot_be_opened_does_not_pass_for_another_mount(
         check_edits(tmp_path, [Remove(tmp_path / "file")], frozenset())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_directory_that_is_mounted_elsewhere_is_not_moved_nor_are_its_files(tmp_path: Path) -> None:
     """A repair went as far as its first file, and a node that was to delete the partition no longer served it."""
     storage, other = tmp_path / "storage", tmp_path / "other"

@@ -69,7 +69,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(seed=SEEDS)
 @settings(max_examples=60)
 def test_edits_do_what_they_say_and_undo_gives_bytes_and_times_back(seed: int) -> None:
@@ -89,7 +89,7 @@ def test_edits_do_what_they_say_and_undo_gives_bytes_and_times_back(seed: int) -
         assert snapshot(root) == before
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @given(seed=SEEDS)
 @settings(max_examples=10)
 def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: int) -> None:
@@ -125,7 +125,7 @@ def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: 
         assert change > 8
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @given(seed=SEEDS)
 @settings(max_examples=4)
 def test_a_roll_back_and_an_undo_may_be_interrupted_at_every_change(seed: int) -> None:

@@ -70,7 +70,7 @@ MOVES: list[Callable[[Path], list[Edit]]] = [
 ]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("edits", "code"), [(MOVES[0], errno.ENOSPC), (MOVES[1], errno.EDQUOT)])
 def test_an_undo_that_only_moves_files_is_refused_or_ends(
     tree: Path, edits: Callable[[Path], list[Edit]], code: int

@@ -132,7 +132,7 @@ def refused(directory: Path, *arguments: object) -> Answer:
     return answer
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_stop_leaves_what_a_node_without_a_journal_leaves(stage: Stage, tmp_path: Path, directory: Path) -> None:
     """Byte for byte, but for the times at which segments were made; so a release may open it."""
     node = ServedNode(stage, directory)
@@ -159,7 +159,7 @@ def test_a_stop_leaves_what_a_node_without_a_journal_leaves(stage: Stage, tmp_pa
     assert (findings, summary.status) == ([], "clean")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("inside", [False, True])
 def test_an_acknowledged_transaction_outlives_kills(
     stage: Stage, tmp_path: Path, directory: Path, *, inside: bool
@@ -200,7 +200,7 @@ def test_an_acknowledged_transaction_outlives_kills(
     assert (findings, summary.status) == ([], "clean")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_journal_that_is_gone_ends_the_start_and_changes_nothing(
     stage: Stage, tmp_path: Path, directory: Path
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_journal_that_is_gone_ends_the_start_and_changes_nothing(
     assert not (tmp_path / "another").exists()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_copy_of_a_marked_directory_leaves_the_journal_to_the_original(
     stage: Stage, tmp_path: Path, directory: Path
 ) -> None:
@@ -247,7 +247,7 @@ def test_a_copy_of_a_marked_directory_leaves_the_journal_to_the_original(
     assert not journal.exists()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_journal_belongs_to_one_node(stage: Stage, tmp_path: Path, directory: Path) -> None:
     """A second one that is told the same file does not start; the first goes on, also after a kill."""
     journal = tmp_path / "journal"
@@ -269,7 +269,7 @@ def test_a_journal_belongs_to_one_node(stage: Stage, tmp_path: Path, directory: 
     assert not journal.exists()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_relative_path_is_one_from_where_the_node_was_started(
     stage: Stage, tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello
 from waltzctl.formats.wire.records import WireRecord
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 CONNECTIONS = 64
 BOUND = 500 << 20

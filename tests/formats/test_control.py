@@ -376,7 +376,7 @@ class TestExtendedByARelease:
         assert not decode_control(raw).extended
         assert not decode_control(filled(Layout.RELEASED, 4).header.encode() + bytes(4 * 76)).extended
 
-    @pytest.mark.turns(5)
+    @pytest.mark.turns(10)
     @properties
     @given(st.data(), st.integers(1, 12))
     def test_no_released_file_with_anything_intact_is_taken_for_one(self, data: st.DataObject, count: int) -> None:

@@ -139,7 +139,7 @@ def keytool(*arguments: object) -> None:
     )
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_java
 @pytest.mark.parametrize("algorithm", ["EC", pytest.param("RSA", marks=pytest.mark.long)])
 def test_a_store_that_keytool_wrote_is_read(tmp_path: Path, algorithm: str) -> None:
@@ -164,7 +164,7 @@ def test_a_store_that_keytool_wrote_is_read(tmp_path: Path, algorithm: str) -> N
     assert unprotect_key(key.protected, PASSWORD).startswith(b"\x30")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_java
 def test_keytool_reads_what_is_written_here(tmp_path: Path) -> None:
     leaf = Authority().issue("node")

@@ -145,7 +145,7 @@ def schemas(draw: st.DrawFn, depth: int = 2, order: str = "b") -> Any:
     return construct.Struct(*members)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(data=st.data())
 def test_any_fixed_size_schema_compiles_to_equal_forms(data: st.DataObject) -> None:

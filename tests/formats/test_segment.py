@@ -119,7 +119,7 @@ def test_any_flipped_bit_of_a_record_is_seen(record: Record, draw: st.DataObject
         assert not damaged.record_ok
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(made, word)
 def test_record_checksum_covers_the_data_checksum(record: Record, other: int) -> None:

@@ -131,7 +131,7 @@ def test_quick_counts_what_a_full_verification_counts(tmp_path: Path) -> None:
     assert run(storage, quick=True)[1].records == run(storage)[1].records == 1200
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_sample_reads_about_its_fraction_and_is_the_same_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +395,7 @@ def test_many_damaged_places_cost_no_more_of_the_rate_than_is_read_of_the_file(
     assert clock.waited * rate <= 4 * RECORD * records
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_what_a_search_reads_a_thousand_times_is_not_waited_for_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -563,7 +563,7 @@ def write_large(path: Path, size: int) -> Path:
     return age(storage)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_memory_does_not_grow_with_the_size_of_a_segment(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """128 MiB and twice (with --long: 16 times) as much, read in parts by two threads."""
     times = 16 if request.config.getoption("--long") else 2

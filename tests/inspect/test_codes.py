@@ -326,7 +326,7 @@ def test_what_the_cases_begin_with_is_sound(tmp_path: Path, layout: Layout) -> N
     assert run(age(build(tmp_path / "s", layout)))[0] == []
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_each_kind_of_damage_has_its_code_its_severity_and_nothing_beside_it(tmp_path: Path, case: Case) -> None:
     """One cause, one finding: the index of a damaged record, the gap behind it and so on are not named again."""

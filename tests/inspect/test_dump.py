@@ -52,7 +52,7 @@ def shape(items: list[DumpedRecord | Finding]) -> list[int | str]:
     return [one.transaction_id if isinstance(one, DumpedRecord) else one.code.value for one in items]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("pair", [(0, 10), (0, 30), (10, 30), (20, 30)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_range_has_its_records_where_data_files_were_swapped(
@@ -68,7 +68,7 @@ def test_a_range_has_its_records_where_data_files_were_swapped(
         assert ids(list(dump_records(storage, first=first, last=last, reverse=reverse))) == wanted, (first, last)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     ("lost", "moved", "name"), [(10, 10, 40), (0, 0, 40), (10, 30, 10), (20, 30, 20), (30, 0, 30), (30, 10, 30)]
@@ -306,7 +306,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_no_damage_ends_a_dump_and_reverse_is_the_reverse(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -330,7 +330,7 @@ def test_no_damage_ends_a_dump_and_reverse_is_the_reverse(
         ]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40),

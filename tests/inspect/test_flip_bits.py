@@ -69,7 +69,7 @@ def expected(path: Path, offset: int, layout: Layout) -> set[str]:
     return segment_codes(offset) if path.suffix == ".seg" else index_codes(offset)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("layout", "partitions", "pattern"),
     [

@@ -193,7 +193,7 @@ def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Spa
     assert [one.first for one in opened(storage).order.holding(span)] == held
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("first", [0, 20])
 def test_no_gap_is_told_beside_a_segment_that_changes_now(
     storage: Path, monkeypatch: pytest.MonkeyPatch, first: int
@@ -753,7 +753,7 @@ def test_a_directory_that_has_no_number_may_lie_in_a_storage_directory(storage: 
     assert run(storage / "0")[1].records == 20
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_an_entry_that_may_be_written_just_now_is_no_finding(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patch(idx(storage, 0, 20), HEADER_SIZE, b"\0" * 8)
     assert len([one for one in dump_index.dump_index(storage) if isinstance(one, Finding)]) == 1

@@ -83,7 +83,7 @@ def check_never_false(storage: Path, mode: str, times: int) -> None:
     print(f"{times} verifications of a directory being written ({mode}): {len(false)} false findings")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_directory_that_a_node_writes_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Small unsynchronised writes in the release's order, roll-overs, truncations, control file updates; lock held."""
     storage = build(tmp_path / "s")
@@ -91,7 +91,7 @@ def test_a_directory_that_a_node_writes_is_never_called_damaged(tmp_path: Path, 
     assert run(age(storage))[0] == []
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_writer_that_takes_no_lock_is_noticed_by_what_it_writes(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -99,13 +99,13 @@ def test_a_writer_that_takes_no_lock_is_noticed_by_what_it_writes(
     check_never_false(build(tmp_path / "s"), "free", rounds(request, 30, 1000))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_writer_of_batches_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Data first, index after it."""
     check_never_false(build(tmp_path / "s"), "batches", rounds(request, 30, 1000))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_our_own_engine_at_work_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Its roll-overs go through temporary files and renames; truncations and low-water marks as well."""
     storage = build(tmp_path / "s")
@@ -139,7 +139,7 @@ def test_damage_in_the_segment_that_is_being_written_is_found(tmp_path: Path, re
             assert [(one.code, one.transaction_id) for one in findings] == [("record-checksum", 5)]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_torn_tail_of_a_directory_that_nobody_writes_is_reported_though_it_is_new(tmp_path: Path) -> None:
     """A crash a moment ago: after a short wait it is certain that nobody goes on."""
     storage = build_directory(tmp_path / "s", {0: 10}, size=30, session=1, local_low_water_mark=3)
@@ -162,7 +162,7 @@ def test_an_old_torn_tail_is_reported_though_a_process_holds_the_directory(tmp_p
         assert codes(run(storage)[0]) == ["torn-tail"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_dump_and_status_of_a_directory_that_is_written_show_no_damage(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -188,7 +188,7 @@ def test_an_index_whose_data_file_was_just_removed_is_a_truncation_at_work(tmp_p
         assert codes(run(storage)[0]) == ["index-orphan"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("held", [True, False])
 def test_a_segment_that_is_cut_and_written_anew_while_it_is_read_is_not_damaged(tmp_path: Path, held: bool) -> None:
     """Longer than before, with other records: what the reader is in the middle of no longer fits what it has read."""

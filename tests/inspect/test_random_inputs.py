@@ -155,7 +155,7 @@ def test_every_parser_answers_to_every_input(tmp_path: Path, request: pytest.Fix
     assert slowest < SLOWEST
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_verify_answers_to_every_directory(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """One to three files of a directory replaced; every inspecting function, in turn with verify, and nothing is written."""
     pristine = age(build_directory(tmp_path / "p", {0: 40, 1: 3}, per_segment=20, layout=Layout.RELEASED))

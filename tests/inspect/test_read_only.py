@@ -76,7 +76,7 @@ def for_everybody() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_another_user_without_write_permission_can_inspect_and_changes_nothing(
     for_everybody: Path, layout: Layout

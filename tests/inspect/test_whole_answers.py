@@ -174,7 +174,7 @@ def test_a_sound_directory_says_this(
     assert block(name, sound[layout]) == written[name]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("case", [one for one in CASES if one.name not in NEW_EVERY_TIME], ids=lambda one: one.name)
 def test_damage_says_this_from_every_side(
     tmp_path: Path, sound: dict[Layout, Answers], written: dict[str, list[str]], case: Case

@@ -121,7 +121,7 @@ async def _speak(program: RiffProgram, directory: Path, tls: TlsOptions, stores:
 
 
 @needs_maven
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("kind", [None, "JKS", "PKCS12"], ids=["self-signed", "JKS", "PKCS12"])
 def test_the_library_of_the_release_speaks_with_our_node_over_tls(
     kind: str | None, program: RiffProgram, tmp_path: Path

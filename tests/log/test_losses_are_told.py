@@ -139,7 +139,7 @@ def test_stats_counts_what_is_missing(storage: Path, copy: Copy) -> None:
     assert damage(report.findings) == damage(verify([storage]))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("limit", [None, 7])
 def test_a_stream_tells_each_loss_once(storage: Path, copy: Copy, limit: int | None) -> None:
     query = Query(storage, **({} if limit is None else {"maxRecordsPerTrigger": str(limit)}))
@@ -210,7 +210,7 @@ RENAMED = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("index", [True, False], ids=["with its index", "without"])
 @RENAMED
 def test_a_renamed_segment_stands_where_it_belongs_and_nothing_else_is_missing_for_it(
@@ -236,7 +236,7 @@ def test_a_renamed_segment_stands_where_it_belongs_and_nothing_else_is_missing_f
         assert {(one.code, one.transaction_id, one.missing) for one in counted if one.missing} == lost
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("index", [True, False], ids=["with its index", "without"])
 @pytest.mark.parametrize(("first", "name"), [(0, 5), (10, 15), (10, 9), (20, 29), (20, 11), (30, 35), (30, 29)])
 def test_no_record_of_a_renamed_segment_is_left_out_under_a_bound_on_ids(

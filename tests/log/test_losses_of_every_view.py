@@ -249,7 +249,7 @@ def _answers(root: Path) -> tuple[dict[str, str], str]:
     return told, spans(of_findings(findings))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_missing_is_one_answer_of_every_view(seed: int, place: Path) -> None:
     damaged = draw(place / "d", seed)
@@ -338,7 +338,7 @@ BETWEEN: dict[str, tuple[Callable[[Path], None], Iterable[int]]] = {
 """What is done to a partition whose mark is 19, and which ids are missing then."""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("what", BETWEEN)
 def test_what_stands_between_and_at_the_ends_of_segments(what: str, place: Path) -> None:
     """Every view tells each missing id once, and a stream hands on each record that is here once, whatever its batches."""
@@ -361,7 +361,7 @@ def test_what_stands_between_and_at_the_ends_of_segments(what: str, place: Path)
     assert {(row["transaction_id"], row["segment"], row["offset"]) for row in rows} <= here
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_read_of_one_id_tells_whether_it_is_missing(seed: int, place: Path) -> None:
     """Whatever else is missing; of the ids beside the borders of losses, and of segments by their names."""

@@ -169,7 +169,7 @@ def _storages() -> dict[str, Path]:
     return fixtures | {f"golden/{path.name}": path for path in golden}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("example", _storages())
 def test_readers_differ_from_verify_only_where_the_table_says(tmp_path: Path, example: str, reader: str) -> None:

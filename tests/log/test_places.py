@@ -124,7 +124,7 @@ def bucket() -> Iterator[Bucket]:
     server.stop()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     "path",
     [
@@ -154,7 +154,7 @@ def test_objects_are_verified_and_dumped_as_files_are(bucket: Bucket, path: Path
     assert there.locked_by is None
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_bucket_is_backed_up_as_files_are(bucket: Bucket, tmp_path: Path) -> None:
     source, kept = build_directory(tmp_path / "source", {0: 230, 2: 40}), vault(tmp_path)
     url = bucket.put("backed-up", source)
@@ -169,7 +169,7 @@ def test_a_bucket_is_backed_up_as_files_are(bucket: Bucket, tmp_path: Path) -> N
     assert restored(kept, first.name, tmp_path / "back") == digest(source)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_large_object_is_read_in_ranges_and_never_as_a_whole(bucket: Bucket, tmp_path: Path) -> None:
     size = 3 * LARGE + 777
     (tmp_path / "large").mkdir()
@@ -334,7 +334,7 @@ def test_what_cannot_be_read_is_told() -> None:
         assert "works on files of this machine" in answer.err
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_how_often_an_object_store_is_asked(bucket: Bucket) -> None:
     """A look at a storage is a listing for each directory, and one request for the control file and its size."""
     url = bucket.put("asked", Path("fixtures/clean-released/storage"))

@@ -87,7 +87,7 @@ def test_what_more_servers_keep_moves_nowhere() -> None:
     assert {n: sorted(own) for n, own in held(back).items()} == {2: [0, 1, 4, 5], 3: [2, 3, 6]}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @settings(max_examples=150)
 @given(
     st.integers(0, 12),

@@ -25,7 +25,7 @@ from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
 from waltzctl.formats.znodes import LOCK_PATH
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 PARTITIONS = 2
 

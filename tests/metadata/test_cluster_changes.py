@@ -69,7 +69,7 @@ def test_nodes_come_and_go(stores: Stores) -> None:
     over(stores, test)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_partition_beyond_the_cluster_that_a_node_was_given_can_be_taken_away(stores: Stores) -> None:
     """Nobody of ours gives it; verify names it, and says that unassign and remove-node mend it."""
 
@@ -138,7 +138,7 @@ def test_all_partitions_are_dealt_to_a_group_once(stores: Stores) -> None:
     over(stores, test, partitions=5)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_many_partitions_are_dealt_and_taken_away_in_a_moment(stores: Stores) -> None:
     """What a step says of the other replicas is counted once for all of them."""
     many = range(60_000)

@@ -19,7 +19,7 @@ from waltzctl.engine.metadata.cluster_state import read_cluster_state
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @needs_golden
 def test_a_new_cluster_has_the_nodes_of_a_released_one(stores: Stores) -> None:
     import json

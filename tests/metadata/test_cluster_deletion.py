@@ -139,7 +139,7 @@ def test_the_servers_of_a_cluster_that_lies_below_are_not_to_be_stopped(stores: 
     over(stores, test)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("meanwhile", ["made anew", "assigned"])
 def test_a_cluster_that_is_another_by_now_is_not_deleted(stores: Stores, meanwhile: str) -> None:
     async def test(store: MetadataStore) -> None:
@@ -179,7 +179,7 @@ def test_what_is_said_of_half_a_cluster_leads_to_a_whole_one(stores: Stores) -> 
     over(stores, test)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("foreign", [0, 4])
 def test_a_deletion_of_many_nodes_that_is_interrupted_leaves_no_cluster(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, foreign: int

@@ -254,7 +254,7 @@ def test_ids_of_clients_are_never_given_twice(stores: Stores) -> None:
     over(stores, test)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_server_that_lost_its_session_serves_nothing_until_it_is_back(stores: Stores) -> None:
     async def test(stores: Stores, store: MetadataStore) -> None:
         server = Server(await stores.open())
@@ -272,7 +272,7 @@ def test_a_server_that_lost_its_session_serves_nothing_until_it_is_back(stores: 
     over(stores, test)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_server_follows_its_assignment_behind_a_moment_without_memory(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +331,7 @@ def test_a_moment_without_memory_behind_a_look_at_the_assignment_is_not_the_last
     over(stores, test)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     "error", [NotPermittedError("not permitted"), DamageError("nonsense"), MismatchError("other"), MemoryError()]
 )
@@ -368,7 +368,7 @@ def test_a_server_that_cannot_come_back_is_not_there_and_tries_again(
     over(stores, test)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("what", ["error", "_assigned", "warning", "info"])
 def test_a_moment_without_memory_while_a_server_comes_back_does_not_keep_it_away(
     stores: Stores, what: str, monkeypatch: pytest.MonkeyPatch
@@ -657,7 +657,7 @@ def test_behind_the_last_id_no_other_is_given(stores: Stores) -> None:
     over(stores, test)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_server_may_prefer_many(tmp_path: Path) -> None:
     """The time grew with the square of their number, and its event loop stood still."""
 

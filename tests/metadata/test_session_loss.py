@@ -37,7 +37,7 @@ from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
 from waltzctl.engine.node import cluster_metadata
 
-pytestmark = pytest.mark.turns(6)
+pytestmark = pytest.mark.turns(12)
 
 SOON = 20.0
 
@@ -580,7 +580,7 @@ async def opened(store: EmbeddedStore) -> None:
     await (await EmbeddedStore.open(Path(store.where))).close()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "turn",
     [

@@ -19,7 +19,7 @@ from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
 from tests.mutation.server import Answer
 from tests.mutation.trial import ROOT
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 
 def _made(text: str) -> set[str]:

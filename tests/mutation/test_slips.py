@@ -29,7 +29,7 @@ def test_every_slip_changes_a_place_that_is_there_once() -> None:
     assert [slip.name for slip in SLIPS if slip.old == slip.new] == []
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("part", range(6))
 def test_what_a_slip_makes_of_a_file_is_code(part: int) -> None:
     for slip in SLIPS[part::6]:

@@ -17,7 +17,7 @@ hosts = names | st.ip_addresses().map(str)
 ports = st.integers(1, 65535)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(hosts, ports)
 def test_an_address_and_its_url_are_read_back_as_they_are_written(host: str, port: int) -> None:

@@ -147,7 +147,7 @@ def test_what_still_runs_when_its_client_is_closed_ends_in_its_time() -> None:
     simulate(work())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_time_in_which_the_loop_was_held_up_counts_for_nothing() -> None:
     """What came meanwhile is looked at first; what has not come is late all the same."""
 

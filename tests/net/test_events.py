@@ -50,7 +50,7 @@ def test_whoever_waits_goes_on_when_it_happens_and_not_for_what_happened_before(
     simulate(work())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_who_gives_up_does_not_look_through_all_others() -> None:
     """The last one that came first: with `asyncio.Event` that takes some ten seconds."""
 

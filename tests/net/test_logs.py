@@ -220,7 +220,7 @@ def test_kinds_do_not_count_against_each_other_and_are_bounded() -> None:
     assert not throttle.admit((LOGGER, 30, "template 0"), "x", 0.0)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_whoever_logs_never_waits_for_the_reader() -> None:
     stream = Stuck()
     log = NodeLog(stream, throttle=Throttle(10**9))

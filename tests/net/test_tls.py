@@ -540,7 +540,7 @@ def test_a_jks_trust_store_can_be_read_without_its_password(tmp_path: Path) -> N
     assert len(read_trust_store(AUTHORITY.write(tmp_path, "JKS"), None, "JKS")) == 1
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_java
 @pytest.mark.parametrize(
     ("kind", "algorithm"),

@@ -217,7 +217,7 @@ def test_what_is_told_to_a_meter_behind_its_tick_belongs_to_the_present_interval
     assert meter.rates().one_minute == pytest.approx(2.0 + (1 - math.exp(-5 / 60)) * (12 / 5 - 2.0))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(_EVENTS, _EVENTS)
 def test_a_timer_and_a_histogram_that_are_told_later_are_as_those_that_were_told_at_once(
     single: list[tuple[float, int, float]], together: list[tuple[float, int, float]]

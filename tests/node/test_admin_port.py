@@ -218,7 +218,7 @@ def test_record_lists_are_bounded_in_bytes(tmp_path: Path) -> None:
         assert len(peer.ask(admin.RecordListRequest(5, 0, 0, 20)).records) == 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_peer_that_never_reads_stops_being_served_and_is_ended(tmp_path: Path, loop: str) -> None:
     limits = PortLimits(unread_seconds=0.4, output=1 << 20, connection_output=1 << 18, max_list_bytes=1 << 18)

@@ -155,7 +155,7 @@ def frames_of(steps: list[tuple[str, int, int]], following: dict[int, int]) -> t
     return frames, len(frames)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("loop", LOOPS)
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(plans=st.lists(st.lists(STEP, min_size=1, max_size=12), min_size=1, max_size=3))
@@ -192,7 +192,7 @@ def test_tiny_limits_never_stop_anything_for_good(
                 assert served.hosted.service(number).partition.next_transaction_id == following[number]  # type: ignore[union-attr]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_peer_that_never_reads_is_bounded_and_ended_and_others_are_served(
     tmp_path: Path, way: tuple[str, bool]
@@ -260,7 +260,7 @@ def test_reads_of_a_peer_that_is_gone_give_their_turns_back(tmp_path: Path) -> N
         wait(served, lambda: served.data.reads.used == 0)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_big_frames_wait_for_memory_in_order_and_a_stalled_one_makes_room(tmp_path: Path, loop: str) -> None:
     limits = PortLimits(max_body=800_000, memory=1_000_000, stall_seconds=0.5)

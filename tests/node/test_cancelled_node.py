@@ -15,7 +15,7 @@ from tests.node.running import LOG, PATIENCE, Held, node_options
 from tests.node.test_lifecycle import nothing_is_left
 from waltzctl.engine.node.node import Node
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 
 @WAYS

@@ -67,7 +67,7 @@ def listening(*, answers: bytes | None) -> Iterator[int]:
                 connection.close()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_nobody_there_is_an_error_that_names_the_place_and_the_reason() -> None:
     (port,) = reserved_ports(1)
     with pytest.raises(PeerUnreachableError, match=r"no connection within 0\.5 s") as caught:
@@ -77,14 +77,14 @@ def test_nobody_there_is_an_error_that_names_the_place_and_the_reason() -> None:
     assert caught.value.status == "io-error"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("answers", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(4), b"\xff\xff\xff\xff"])
 def test_somebody_else_there_is_no_reason_to_hang(answers: bytes | None) -> None:
     with listening(answers=answers) as port, pytest.raises(PeerUnreachableError, match="no connection within"):
         read_cluster_metadata(ZooKeeperOptions(f"127.0.0.1:{port}", "/w", connect_timeout=SHORT))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_host_that_has_no_address_is_told() -> None:
     with pytest.raises(PeerUnreachableError, match=r"no\.such\.host\.invalid"):
         read_cluster_metadata(ZooKeeperOptions("no.such.host.invalid:2181", "/w", connect_timeout=SHORT))

@@ -258,7 +258,7 @@ def test_a_start_that_was_killed_while_it_made_the_journal_is_in_nobodys_way(
 # --- a device that fails ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @LOOPS
 @pytest.mark.parametrize("failing", ["fdatasync", "pwrite"])
 def test_a_journal_that_cannot_be_written_costs_nothing_but_speed(

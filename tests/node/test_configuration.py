@@ -232,7 +232,7 @@ def test_http_can_be_switched_off(tmp_path: Path, word: str) -> None:
     assert found.effective("http-port").level is Level.FILE
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

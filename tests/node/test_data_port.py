@@ -205,7 +205,7 @@ def conversations(draw: st.DrawFn) -> tuple[list[bytes], dict[int, list[Any]], l
     return frames, expected, sorted(cuts)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("rows", [1, 3, 1024])
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(conversation=conversations())

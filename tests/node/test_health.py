@@ -268,7 +268,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_node_with_a_stuck_probe_can_be_stopped(tmp_path: Path) -> None:
     build_directory(tmp_path, {0: 0})
 
@@ -369,7 +369,7 @@ def mounted(case: str, place: Path) -> list[object]:
     return found
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_full_disk_is_an_illness_that_passes(tmp_path: Path) -> None:
     """A real file system without a free block: health and an append say so, the node stays up, and goes on when there is room."""
     before, ill, problems, failed, works, after = mounted("full", tmp_path)
@@ -378,7 +378,7 @@ def test_a_full_disk_is_an_illness_that_passes(tmp_path: Path) -> None:
     assert (failed, works) == ("FailureResponse", "SuccessResponse")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_read_only_file_system_is_an_illness(tmp_path: Path) -> None:
     """Made read-only under the running node, as a system does after errors of the disk."""
     before, ill, problems, _, _, after = mounted("read-only", tmp_path)

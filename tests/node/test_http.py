@@ -188,7 +188,7 @@ def test_a_request_without_end_is_cut_off(tmp_path: Path, loop: str, endless: by
     run(work(), loop)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @LOOPS
 def test_a_slow_peer_is_cut_off(tmp_path: Path, loop: str) -> None:
     """One that never finishes its request, and one that says nothing at all: the node ends both, others are served."""
@@ -234,7 +234,7 @@ def test_only_one_request_a_connection(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @LOOPS
 def test_many_at_once(tmp_path: Path, loop: str) -> None:
     """Scrapers, health checks and appends together; each gets a whole answer."""

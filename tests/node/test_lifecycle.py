@@ -350,7 +350,7 @@ def test_a_stop_leaves_nothing_and_can_be_asked_for_twice(tmp_path: Path, loop: 
     run(work(), loop)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @LOOPS
 @pytest.mark.parametrize("plaintext", [True, False])
 def test_a_stop_under_load_answers_everything_that_it_read(tmp_path: Path, loop: str, plaintext: bool) -> None:

@@ -71,7 +71,7 @@ def test_the_first_tick_takes_the_rate_of_its_interval_and_later_ones_approach_w
     assert meter.rates().one_minute == pytest.approx(moved)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.lists(st.tuples(st.integers(0, 1000), st.floats(0.0, 2000.0)), max_size=12))
 def test_a_meter_that_was_silent_is_as_one_that_was_looked_at_all_the_time(steps: list[tuple[int, float]]) -> None:
     """Whole intervals are taken in at once; nobody needs to tick while nothing happens."""
@@ -281,7 +281,7 @@ def test_commits_count_as_if_each_had_been_told_by_single_updates(
         clock.now += 5.0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @given(
     st.lists(
         st.tuples(

@@ -24,7 +24,7 @@ MAX_ID = storage.MaxTransactionIdRequest(SESSION, 1, 0)
 HELLO = Hello((0,), STORAGE_CLIENT).encode()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
 def test_many_connections_are_served(tmp_path: Path, loop: str, count: int) -> None:
@@ -113,7 +113,7 @@ def unconnected() -> socket.socket:
     return made
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("spare", [True, False], ids=["spare", "no spare"])
 def test_without_descriptors_newcomers_are_refused_or_wait_and_everybody_else_is_served(

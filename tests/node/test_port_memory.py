@@ -129,7 +129,7 @@ def node(path: Path, *options: object, partitions: int = 64, records: int = 0, s
         yield served
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("connections", "sizes", "total"),
     [

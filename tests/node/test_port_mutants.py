@@ -122,7 +122,7 @@ def is_closed(peer: Peer) -> bool:
     return True
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("port", ["data", "admin"])
 @pytest.mark.parametrize("count", [DEFAULT, pytest.param(THOROUGH, marks=pytest.mark.long)])
 def test_nothing_of_mutated_frames_remains_and_others_do_not_notice(tmp_path: Path, port: str, count: int) -> None:

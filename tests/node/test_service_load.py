@@ -261,7 +261,7 @@ class Pusher:
         return self.peer.wait(self.sent)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("delete_files", [True, False])
 def test_s2_a_partition_taken_away_under_load_leaves_no_request_without_an_answer(
     tmp_path: Path, delete_files: bool

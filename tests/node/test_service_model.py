@@ -368,7 +368,7 @@ FEW = settings(max_examples=15, stateful_step_count=12, suppress_health_check=SL
 MANY = settings(max_examples=600, stateful_step_count=40, suppress_health_check=SLOW)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_the_service_answers_as_the_model_does() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 

@@ -340,7 +340,7 @@ def _outcome(path: Path, story: Sequence[tuple[int, int, str]], *, shared: bool)
         )
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @settings(max_examples=60)
 @given(
     story=st.lists(

@@ -212,7 +212,7 @@ def fail_each(path: Path, seed: int, share: int) -> set[str]:
     return failed
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("seed", range(3))
 def test_any_call_may_fail(tmp_path: Path, seed: int) -> None:
     assert len(fail_each(tmp_path / "store", seed, 5)) >= 4

@@ -351,7 +351,7 @@ def test_random_stores_are_verified_and_salvaged(tmp_path: Path, seed: int) -> N
         assert bare(shown_by(again)) == bare(expected(model.pages))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_every_97th_byte_flipped_is_found_or_nobody_needs_it(tmp_path: Path) -> None:
     """In the log, in a checkpoint and in data: verify names the place, and what is served is what was written."""
     store = PageStorage.create(tmp_path / "s")

@@ -384,7 +384,7 @@ def test_pages_of_many_namespaces_are_found_and_forgotten() -> None:
     assert {page: directory.locate(page).entry.offset for page in present} == present  # type: ignore[union-attr]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_page_with_three_versions_takes_at_most_200_bytes() -> None:
     """Without the pages' data, with room for growing, at any number of pages (the table is fullest and emptiest somewhere)."""
     directory = PageDirectory()

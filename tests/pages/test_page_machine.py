@@ -20,7 +20,7 @@ from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.snapshots import Snapshot
 from waltzctl.formats.pages.names import parse_log_name
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 PAGES = st.integers(1, 4)
 SIZES = st.sampled_from([0, 1, 30, 700, 1500, 5000])

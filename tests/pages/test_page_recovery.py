@@ -330,7 +330,7 @@ def test_many_pages_are_counted(tmp_path: Path) -> None:
     assert [step.reason for step in plan.steps if step.action == "drop-page"][-1] == "and 57 more"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", range(12))
 def test_any_damage_of_any_log(tmp_path: Path, seed: int) -> None:
     """Whatever is hit, a store comes back that holds what the mode takes, goes on, and can be undone before."""

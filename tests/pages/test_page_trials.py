@@ -34,7 +34,7 @@ from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.snapshots import Snapshot
 from waltzctl.formats.pages.names import parse_log_name
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 PAGES = st.integers(1, 5)

@@ -70,7 +70,7 @@ def test_each_record_is_there_twice_and_says_what_it_says_once(tmp_path: Path) -
     assert not any(record.is_copy for record in logs(tmp_path / "plain")[0].records)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_any_byte_of_a_log_costs_nothing(tmp_path: Path) -> None:
     place = every_kind(tmp_path / "s")
     before = shown(place)
@@ -86,7 +86,7 @@ def test_any_byte_of_a_log_costs_nothing(tmp_path: Path) -> None:
         log.path.write_bytes(whole)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_any_byte_of_a_checkpoint_costs_nothing(tmp_path: Path) -> None:
     place = every_kind(tmp_path / "s")
     with PageStorage.open(place) as store:

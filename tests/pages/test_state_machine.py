@@ -48,7 +48,7 @@ def run(path: Path, seed: int, steps: int, options: PageOptions = TIGHT) -> None
         check(again, model, {})
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_store_is_like_its_model(tmp_path: Path, seed: int) -> None:
     run(tmp_path / "store", seed, STEPS)
@@ -84,7 +84,7 @@ def until_full(path: Path, seed: int, room: int, monkeypatch: pytest.MonkeyPatch
     return done
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_disk_that_is_full_at_any_write(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blob file, log, end of a log, checkpoint, copy of a collection: at each byte of them somewhere."""

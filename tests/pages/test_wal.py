@@ -228,7 +228,7 @@ def test_a_checkpoint_number_is_never_used_twice(tmp_path: Path) -> None:
     assert seen == ["log_1_1", "log_2_1", "log_3_1", "log_4_1"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_torn_tail_at_every_byte_is_cut_and_nothing_else_is_lost(tmp_path: Path) -> None:
     log = written(tmp_path / "s", 3)
     whole = log.read_bytes()

@@ -16,7 +16,7 @@ from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.checksums import crc32c
 
-pytestmark = pytest.mark.turns(4)
+pytestmark = pytest.mark.turns(8)
 
 KIB = 1024
 MIB = 1024 * KIB

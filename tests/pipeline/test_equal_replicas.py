@@ -64,7 +64,7 @@ def equal(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("limit", [None, 7])
 def test_equal_replicas(tmp_path: Path, equal: list[bool], count: int, limit: int | None) -> None:
@@ -110,7 +110,7 @@ def test_a_replica_that_tells_of_something_behind_its_records_is_looked_at(
     assert equal == [True, False, True] * 2
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("at", [0, 1, 44, COUNT - 2, COUNT - 1])
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_one_byte_that_differs_is_told(tmp_path: Path, equal: list[bool], which: int, at: int) -> None:
@@ -154,7 +154,7 @@ def injure(luck: random.Random, directory: Path) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @settings(max_examples=40)
 @given(
     luck=st.randoms(use_true_random=False),

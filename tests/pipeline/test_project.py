@@ -135,7 +135,7 @@ def test_spark_takes_the_specification(tmp_path: Path) -> None:
     assert [one.include for one in spec.libraries] == ["transformations/**/*"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_the_projects_own_tests_pass(tmp_path: Path) -> None:
     create_project(tmp_path / "p", ["/data/n"])
     done = subprocess.run(
@@ -264,7 +264,7 @@ def test_a_note_beside_the_settings_may_be_of_another_encoding(tmp_path: Path) -
     assert defaults_of(tmp_path) == {"spark.a": "1"}
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_a_specification_that_yaml_cannot_read_names_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "spark-pipeline.yml").write_text(text)

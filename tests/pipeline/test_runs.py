@@ -37,7 +37,7 @@ from waltzctl.engine.spark.java import own_java, packaged_java
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(4, place=0)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(8, place=0)]
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 1200.0
 """Seconds after which a run that says nothing is given up; nothing is measured by it."""
@@ -173,7 +173,7 @@ def project(place: Path, cluster: Cluster) -> Path:
 @pytest.fixture(scope="module")
 def killed(project: Path, cluster: Cluster, request: pytest.FixtureRequest) -> bool:
     """Whether the first run was killed: every second time that these tests come."""
-    if request.config.getoption("--long") or is_todays(0, 8):
+    if request.config.getoption("--long") or is_todays(0, 16):
         kill_first_run(project)
         return True
     return False

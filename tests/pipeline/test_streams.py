@@ -106,7 +106,7 @@ def ids(rows: list[Row]) -> list[int]:
     return [row["transaction_id"] for row in rows]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("limit", [None, 7])
 def test_all_replicas_records_once_whatever_the_batches(tmp_path: Path, limit: int | None) -> None:
     one, two = replica(tmp_path / "1", 120, mark=0), replica(tmp_path / "2", 60, mark=0)
@@ -124,7 +124,7 @@ def test_all_replicas_records_once_whatever_the_batches(tmp_path: Path, limit: i
     assert query.run() == []
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("chunk", "weight", "tasks"), [(1 << 16, 64 << 20, 1), (10, 64 << 20, 1), (10, 0, 10), (7, 1, 15)]
 )
@@ -152,7 +152,7 @@ def test_chunks_are_compared_one_after_another_and_packed_into_tasks(
     assert covered == list(range(100))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("limit", [1, 400, 3000])
 def test_a_chunk_has_a_bounded_number_of_bytes_or_one_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
@@ -202,7 +202,7 @@ def test_a_task_with_much_to_read_is_read_by_compiled_code(tmp_path: Path, monke
     assert max(chosen) >= size - 3 * 128
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("limit", [None, 9])
 def test_transactions_up_to_the_highest_mark_and_late_copies_change_nothing(tmp_path: Path, limit: int | None) -> None:
     one, two = replica(tmp_path / "1", 120, mark=99), replica(tmp_path / "2", 60, mark=59)
@@ -274,7 +274,7 @@ def test_transactions_that_no_replica_has_are_told_also_where_they_are_one(tmp_p
     assert differing.run() == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("behind", [0, 1, 50])
 @pytest.mark.parametrize("length", [1, 20, 21, 10**9])
 @pytest.mark.parametrize("limit", [None, 3 * 10**8])
@@ -410,7 +410,7 @@ def test_a_directory_a_node_and_objects_are_replicas_alike(tmp_path: Path) -> No
         assert [(row["partition"], row["last_transaction_id"], row["mark"]) for row in there] == [(0, 59, 39)] * 3
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_replicas_in_an_object_store_are_read_like_directories(tmp_path: Path) -> None:
     """An S3 server on the loopback; objects that are replaced by longer ones, as a copy that is kept up to date replaces them."""
@@ -511,7 +511,7 @@ def test_where_nobody_says_where_a_batch_begins_it_does_not_go_back_without_a_wo
         told_nothing(query)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(("kind", "rows"), [("transactions", 25), ("records", 25), ("differences", 0)])
 def test_neither_planning_nor_reading_imports_what_it_does_not_need(tmp_path: Path, kind: str, rows: int) -> None:
     """Every query plans in a process of its own, and half of a short one is imports."""
@@ -568,7 +568,7 @@ def test_each_row_of_a_record_that_a_node_does_not_give_out_counts_one(tmp_path:
     assert all(gap.elsewhere for gap in found)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("limit", [None, 30])
 @pytest.mark.parametrize("others", [0, 2])
 def test_a_last_file_on_a_disk_that_is_not_mounted_waits_for_it(tmp_path: Path, limit: int | None, others: int) -> None:

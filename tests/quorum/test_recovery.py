@@ -107,7 +107,7 @@ def begun(case: str, chance: Random) -> Session:
     return Session(nodes, PartitionMetadata(10, 998, tuple(states)), tuple(assigned), 999, chance)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("case", CASES)
 def test_the_cases_of_the_release(case: str) -> None:
     for seed in range(40):
@@ -551,7 +551,7 @@ class MixedHistory(History):
 HISTORIES = [pytest.param(first, marks=[pytest.mark.long] if first >= 400 else []) for first in range(0, 20_000, 200)]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("first", HISTORIES)
 def test_no_history_loses_what_was_acknowledged(first: int) -> None:
     for seed in range(first, first + 200):
@@ -563,7 +563,7 @@ def test_no_history_loses_what_was_acknowledged(first: int) -> None:
             raise
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("first", HISTORIES)
 def test_no_disk_that_is_replaced_takes_what_was_acknowledged_with_it(first: int) -> None:
     replaced = 0
@@ -629,7 +629,7 @@ def live(history: History) -> None:
     history.opened()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @settings(max_examples=150)
 @given(st.lists(st.integers(-1, 8), min_size=1, max_size=5), st.integers(0, 2), st.randoms(use_true_random=False))
 def test_recovery_and_comparison_keep_the_same(lasts: list[int], absent: int, chance: Random) -> None:
@@ -653,7 +653,7 @@ def test_recovery_and_comparison_keep_the_same(lasts: list[int], absent: int, ch
         assert decision.clean_to <= session.opened_at <= max(lasts)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @settings(max_examples=300)
 @given(
     st.lists(st.integers(-1, 8), min_size=1, max_size=4),

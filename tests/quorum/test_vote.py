@@ -163,7 +163,7 @@ def clusters(draw: st.DrawFn, *, with_marks: bool = False) -> tuple[list[Run], l
     return runs, ballots, replicas
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @given(clusters())
 def test_nothing_that_a_quorum_may_have_held_is_ever_cut_silently(
     case: tuple[list[Run], list[Ballot], int],
@@ -206,7 +206,7 @@ def _nobody_knows(run: Run, ballots: Sequence[Ballot], replicas: int) -> bool:
     return hidden + replicas - len(ballots) >= quorum_of(replicas)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(clusters() | clusters(with_marks=True), st.randoms(use_true_random=False))
 def test_the_order_in_which_replicas_are_named_changes_nothing(
     case: tuple[list[Run], list[Ballot], int], source: object
@@ -228,7 +228,7 @@ def test_the_order_in_which_replicas_are_named_changes_nothing(
     )  # fmt: skip
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(clusters() | clusters(with_marks=True))
 def test_how_ids_are_grouped_into_runs_changes_nothing(case: tuple[list[Run], list[Ballot], int]) -> None:
     runs, ballots, replicas = case
@@ -239,7 +239,7 @@ def test_how_ids_are_grouped_into_runs_changes_nothing(case: tuple[list[Run], li
     )  # fmt: skip
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(clusters(with_marks=True))
 def test_what_was_acknowledged_and_stands_somewhere_is_never_called_lost_or_cut(
     case: tuple[list[Run], list[Ballot], int],

@@ -95,7 +95,7 @@ LOSSES: list[tuple[Callable[[Scene], None], list[tuple[int, int, int, int]], set
 EACH = pytest.mark.parametrize(("lose", "wanted", "named"), LOSSES, ids=[one[0].__name__ for one in LOSSES])
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @EACH
 def test_what_is_given_up_is_named_until_it_is_here_again(
     scene: Scene, lose: Callable[[Scene], None], wanted: list[tuple[int, int, int, int]], named: set[str]
@@ -121,7 +121,7 @@ def test_what_is_given_up_is_named_until_it_is_here_again(
     assert not ledger_path(scene.root).exists()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @EACH
 def test_a_node_opens_what_was_given_up_at_the_end_and_a_cluster_brings_it_back(
     scene: Scene, lose: Callable[[Scene], None], wanted: list[tuple[int, int, int, int]], named: set[str]
@@ -334,7 +334,7 @@ def test_a_ledger_of_another_version_is_left_to_who_can_read_it(scene: Scene) ->
     assert path.read_bytes() == before
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_truncating_on_purpose_is_no_loss(scene: Scene) -> None:
     """Who cuts below the mark for a cluster to bring the replica up to date is not reminded of it."""
     result = apply(plan_truncate(scene.root, partition=0, after=30, allow_data_loss=True), arguments=[])

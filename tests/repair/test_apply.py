@@ -385,7 +385,7 @@ def test_the_audit_line_has_the_arguments_the_plan_and_both_states(scene: Scene)
     assert found["files"][0]["after"]["size"] == scene.idx(0).stat().st_size
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_crash_at_every_change_of_a_repair_ends_before_or_after_it(tmp_path: Path, which: int) -> None:
     """And recover itself takes an interrupted repair back, as its first and only step."""

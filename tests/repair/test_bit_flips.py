@@ -62,7 +62,7 @@ def places(root: Path) -> list[tuple[str, int]]:
     return [(str(path.relative_to(root)), bit) for path in files for bit in range(path.stat().st_size * 8)]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_some_flipped_bits(tmp_path: Path, layout: Layout) -> None:
     run(tmp_path, layout, 40)

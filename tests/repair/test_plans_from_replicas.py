@@ -597,7 +597,7 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
 }
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_planned_from_a_replica(tmp_path: Path, name: str) -> None:
     """Without leave to lose, and with it."""

@@ -391,7 +391,7 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
 }
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_planned_by_agreement(tmp_path: Path, name: str) -> None:
     """Unasked, with leave to lose, and with a sound replica, whose first segment may be longer."""

@@ -575,7 +575,7 @@ WITH_FLAGS = "no struct and nothing left, with flags"
 """The case of a control file in which a partition has flags."""
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_planned(tmp_path: Path, name: str) -> None:
     """Unasked, with leave to lose, and with a replica."""

@@ -570,7 +570,7 @@ CASES: dict[str, tuple[Damage, str]] = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_planned(tmp_path: Path, name: str) -> None:
     """Unasked, with leave to lose, and with a sound replica."""

@@ -479,7 +479,7 @@ CASES: dict[str, tuple[Damage, str]] = {
 }
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_planned_for_a_loss(tmp_path: Path, name: str) -> None:
     """Unasked, with leave to lose, and with a sound replica."""

@@ -359,7 +359,7 @@ def test_values_that_cannot_be_meant(storage: Path) -> None:
             plan_prune(storage, **values)  # type: ignore[arg-type]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_killed_at_any_moment_an_entry_is_whole_or_pruned(tmp_path: Path, layout: Layout) -> None:
     for change in range(40):

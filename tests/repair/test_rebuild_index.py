@@ -47,7 +47,7 @@ def garble(path: Path, how: str, source: random.Random) -> None:
 
 
 @needs_golden
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("directory", "how"), list(product(golden_directories(), GARBLES)), ids=lambda one: getattr(one, "name", one)
 )

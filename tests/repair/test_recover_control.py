@@ -134,7 +134,7 @@ def test_a_tie_is_left_to_a_person_and_the_higher_marks_win_when_told(tmp_path: 
         assert current.local_low_water_mark == 77
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("count", [1, 3, 0, -1, 2**30])
 def test_a_wrong_number_of_partitions_follows_from_the_length(scene: Scene, count: int) -> None:
     data = scene.control.read_bytes()

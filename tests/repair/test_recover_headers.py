@@ -25,7 +25,7 @@ def scene(tmp_path: Path) -> Scene:
     return make_scene(tmp_path / "scene")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("first", [0, 50, 100])
 @pytest.mark.parametrize("field", FIELDS)
 def test_one_damaged_field_is_restored(scene: Scene, field: str, first: int) -> None:

@@ -51,7 +51,7 @@ def test_a_clean_directory_gives_an_empty_plan(scene: Scene) -> None:
     assert (result.applied, result.undo_id, result.exit_status_name) == (False, None, "clean")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("lost", "place"),
     [(0, 3), (1, 9), (49, 25), (50, 33), (73, -1), (98, 29), (100, 3), (108, 33)],
@@ -76,7 +76,7 @@ def test_without_a_replica_a_lost_record_stays_a_finding_and_nothing_changes(sce
     assert snapshot(scene.root) == before
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("lost", [[0], [48], [50], [3, 4, 5], [10, 12, 14], [60, 20, 105]])
 def test_data_loss_costs_the_lost_records_and_no_other(tmp_path: Path, lost: list[int]) -> None:
     scene = make_scene(tmp_path / "scene")
@@ -185,7 +185,7 @@ def sealed(record: Record) -> int:
     return crc32(record.encode()[:-4])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("wrong", "lost"),
     [([59], 60), ([61], 60), ([58, 59, 61], 60), ([49], 50), ([50], 49), ([98, 99], 100), ([0], 1), ([129], 128)],
@@ -283,7 +283,7 @@ def test_a_torn_end_in_front_of_another_segment_given_up_leaves_a_gap(scene: Sce
     assert scene.intact_ids() == [*range(97), *range(100, 130)]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("first", [0, 50, 100])
 def test_a_missing_segment_comes_back_from_a_replica(scene: Scene, first: int, with_index: bool) -> None:
@@ -510,7 +510,7 @@ def test_an_empty_last_segment_is_compared_by_the_record_in_front_of_it(scene: S
     assert scene.intact_ids() == list(range(MARK + 1))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_hundreds_of_segments_without_an_intact_record_come_back_from_a_replica(tmp_path: Path) -> None:
     """The witnesses of their losses were looked for by calls within calls: 500 such segments ended with a traceback."""
     count = 500
@@ -631,7 +631,7 @@ def test_partitions_are_recovered_one_by_one_when_asked(scene: Scene) -> None:
         plan_recover(scene.root, partitions=[7])
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("seed", [*range(7), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(7, 25))])
 def test_any_mixture_of_damage_is_restored_from_a_replica_or_stays_named(tmp_path: Path, seed: int) -> None:
     """Without a replica, nothing that could be read before is gone afterwards; with one, every byte comes back."""

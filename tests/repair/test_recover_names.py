@@ -29,7 +29,7 @@ def rename(scene: Scene, first: int, name: int, *, index: bool = True) -> None:
         scene.idx(first).rename(scene.idx(name))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize(
     ("first", "name"), [(0, 1), (0, 49), (0, 131), (50, 49), (50, 51), (50, 130), (100, 99), (100, 130), (100, 10**9)]
@@ -76,7 +76,7 @@ AGAINST: dict[str, Callable[[Scene], object]] = {
 }
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("what", AGAINST)
 def test_it_stays_where_anything_is_against_it(scene: Scene, what: str) -> None:
     rename(scene, 50, 51)

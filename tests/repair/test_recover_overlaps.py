@@ -222,7 +222,7 @@ def two_torn(path: Path, stop: int, mark: int, seed: int = 0) -> Path:
     return path
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("mark", [5, 22])
 @pytest.mark.parametrize("stop", [16, 18, 19, 20, 21])
 def test_of_two_torn_copies_the_shorter_goes_where_a_replica_has_its_records(
@@ -342,7 +342,7 @@ def step_by_step(path: Path, *replicas: Path, loss: bool = False) -> list[list[t
     return done
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("first", [0, 14, 15, 18])
 @pytest.mark.parametrize("place", [28, 31, 9])
 def test_a_torn_end_inside_the_segment_in_front_of_it_is_restored(tmp_path: Path, first: int, place: int) -> None:
@@ -362,7 +362,7 @@ def test_a_torn_end_inside_the_segment_in_front_of_it_is_restored(tmp_path: Path
     assert step_by_step(again, replica) == [], "it has another record in front of it"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("twice", [14, 15, 19])
 @pytest.mark.parametrize(("other", "told"), [(False, False), (False, True), (True, False), (True, True)])
 def test_a_repeat_at_the_end_of_a_segment_that_overlaps_with_the_next(

@@ -44,7 +44,7 @@ PLACES = pytest.mark.parametrize(
 )  # fmt: skip
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @PLACES
 def test_a_replica_chooses(tmp_path: Path, number: int, false_first: bool, apart: int) -> None:
     storage = doubled(tmp_path / "d", number, false_first=false_first, apart=apart)
@@ -59,7 +59,7 @@ def test_a_replica_chooses(tmp_path: Path, number: int, false_first: bool, apart
     assert read_ledger(storage).losses == ()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @PLACES
 def test_what_nobody_could_choose_stays_disputed(tmp_path: Path, number: int, false_first: bool, apart: int) -> None:
     storage = doubled(tmp_path / "d", number, false_first=false_first, apart=apart)

@@ -84,7 +84,7 @@ def check_neighbours(parts: Sequence[RepairedSegment], intact: Sequence[int]) ->
     assert witnesses.behind(None, 0) is None
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("begin", list(product(STATES, repeat=2)))
 def test_the_witnesses_of_a_loss_are_the_nearest_intact_records(tmp_path: Path, begin: tuple[str, str]) -> None:
     """Whatever else is damaged, in whichever segment, and also where one of them cannot be read."""

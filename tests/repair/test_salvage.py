@@ -58,7 +58,7 @@ def test_a_clean_directory_comes_back_whole(tmp_path: Path, layout: Layout) -> N
             assert info.current_struct.assigned == (info.partition in (0, 2))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @needs_golden
 @pytest.mark.parametrize("node", [1, 2, 3])
 def test_directories_of_the_release_come_back_whole(tmp_path: Path, node: int) -> None:

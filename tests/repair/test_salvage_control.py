@@ -118,7 +118,7 @@ class TestTheFileAlone:
         assert salvage_control_file([disk], to=storage).exit_status_name == "clean"
         assert (storage / CTL).read_bytes() == whole
 
-    @pytest.mark.turns(4)
+    @pytest.mark.turns(8)
     @both_layouts
     @settings(max_examples=25)
     @given(st.data())

@@ -282,7 +282,7 @@ def test_a_fence_is_not_undercut_silently(storage: Path, session: int, refused: 
     assert (current(storage).session_id, fence(storage), fence(storage, 1)) == (session, session, 109)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("sessions", [(9,), (8, 9), (7, 8, 9)])
 @pytest.mark.parametrize("session", [-1, 0, 5])
 def test_a_fence_is_lowered_wherever_it_stands(storage: Path, sessions: tuple[int, ...], session: int) -> None:

@@ -66,7 +66,7 @@ def module_scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 ENDS = {-1, 0, 1, 48, 49, 50, 51, 98, 99, 100, MARK - 1, MARK, MARK + 1, COUNT - 2, COUNT - 1, *range(7, COUNT, 19)}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "after", [pytest.param(one, marks=() if one in ENDS else pytest.mark.long) for one in range(-1, COUNT)]
 )

@@ -42,7 +42,7 @@ from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 from waltzctl.formats.segment import parse_name
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 PARTITIONS = st.sampled_from([0, 0, 0, 1])

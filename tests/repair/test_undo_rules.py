@@ -307,7 +307,7 @@ ANSWERS: dict[tuple[str, str], str] = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("repair", "since"), ANSWERS, ids="; ".join)
 def test_whether_a_repair_can_be_taken_back(tmp_path: Path, repair: str, since: str) -> None:
     wanted = [" ".join(one.split()) for one in ANSWERS[repair, since].split(";")]

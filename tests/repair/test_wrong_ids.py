@@ -95,7 +95,7 @@ def present(path: Path) -> range:
     return range(sum(stored(path).values()))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("wrong", [105, 3, 4, 6, 2, 9, FAR, -1])
 def test_a_wrong_id_in_the_middle_is_the_loss_of_the_right_one(tmp_path: Path, wrong: int) -> None:
     storage, replica = write(tmp_path / "d", altered({5: wrong})), write(tmp_path / "replica", clean())
@@ -122,7 +122,7 @@ def test_a_wrong_id_in_the_middle_is_the_loss_of_the_right_one(tmp_path: Path, w
     assert (result.status, stored(again).keys()) == ("clean", WHOLE)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "without-index"])
 @pytest.mark.parametrize("number", [0, 7, 8, 19])
 @pytest.mark.parametrize("wrong", [2, 20, FAR])
@@ -145,7 +145,7 @@ def test_at_the_ends_of_segments(tmp_path: Path, number: int, wrong: int, *, ind
         assert (result.status, stored(storage).keys()) == ("clean", WHOLE)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 40))])
 def test_any_mixture_of_wrong_ids(tmp_path: Path, seed: int) -> None:
     """No intact record goes without the word, nothing is called clean that is not, and a replica gives everything back."""
@@ -188,7 +188,7 @@ def left_out(*numbers: int, indexed: str = "anew") -> Files:
     return files
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("indexed", "numbers"),
     [
@@ -347,7 +347,7 @@ def only(records: Sequence[Record], mark: int) -> Files:
     return files
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("mark", [-1, 0])
 @pytest.mark.parametrize("wrong", [[1], [2], [20], [FAR], [1, 2, 3], [100, 101]])
 def test_no_record_of_a_log_has_its_own_id(tmp_path: Path, wrong: list[int], mark: int) -> None:
@@ -361,7 +361,7 @@ def test_no_record_of_a_log_has_its_own_id(tmp_path: Path, wrong: list[int], mar
     assert (result.status, stored(storage).keys()) == ("clean", {one.encode() for one in right})
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("wrong", [1, 2, FAR])
 @pytest.mark.parametrize("change", ["request_id", "header", "data"])
 def test_a_log_of_another_first_record_is_not_replaced(tmp_path: Path, wrong: int, change: str) -> None:

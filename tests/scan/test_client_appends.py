@@ -98,7 +98,7 @@ def locks_of(request: AppendRequest) -> tuple[tuple[int, ...], ...]:
     return request.write_locks, request.read_locks, request.append_locks
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_what_is_taken_is_what_is_right_and_comes_first(data: st.DataObject) -> None:
@@ -128,7 +128,7 @@ def test_what_is_taken_is_what_is_right_and_comes_first(data: st.DataObject) -> 
     in_every_form(check)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @given(st.data())
 @properties
 def test_records_get_their_ids_and_feeds_tell_of_them(data: st.DataObject) -> None:
@@ -151,7 +151,7 @@ def test_records_get_their_ids_and_feeds_tell_of_them(data: st.DataObject) -> No
     in_every_form(check)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.lists(appends(4), min_size=1, max_size=6), st.data())
 @properties
 def test_packed_records_are_the_records(requests: list[AppendRequest], data: st.DataObject) -> None:

@@ -232,7 +232,7 @@ def test_whether_code_of_a_way_or_of_the_fastest_is_kept(root: Path, monkeypatch
         compiled.available_ways.cache_clear()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_kernel_from_a_cache_with_rubbish_in_it(table_code: bytes, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken files are compiled anew; whole ones are loaded without the compiler."""
     way, made = "table", []
@@ -248,7 +248,7 @@ def test_kernel_from_a_cache_with_rubbish_in_it(table_code: bytes, root: Path, m
     assert compiled.load(way).name == f"compiled, {way}"
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_loading_from_the_cache_leaves_numba_out(root: Path) -> None:
     script = (
         "import sys\n"

@@ -89,7 +89,7 @@ def test_a_checksum_of_data_that_is_wrong_alone(kernel: Kernel, length: int) -> 
         assert agrees(kernel, b"".join(records[:6]) + bytes(40)) is Status.CHECKSUM
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("place", [0, 1, 3, STRETCH - 1, STRETCH])
 def test_where_a_walk_ends(kernel: Kernel, place: int) -> None:
     """At a wrong record, at one with another id, at the end of the rows; each next to the others."""

@@ -27,7 +27,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_a_buffer_is_split_as_the_oracle_splits_it(data: st.DataObject) -> None:
@@ -47,7 +47,7 @@ def test_a_buffer_is_split_as_the_oracle_splits_it(data: st.DataObject) -> None:
     in_every_form(check)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_bytes_behind_the_end_are_not_looked_at(data: st.DataObject) -> None:
@@ -72,7 +72,7 @@ def test_bytes_behind_the_end_are_not_looked_at(data: st.DataObject) -> None:
     in_every_form(check)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_frames_are_those_of_the_careful_reader(data: st.DataObject) -> None:

@@ -17,7 +17,7 @@ from waltzctl.engine.scan.scanner import scan_records
 EXPECTED = sorted((GOLDEN / "expected" / "cluster-a").glob("*/partition-*.jsonl")) if GOLDEN else []
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_golden
 @pytest.mark.parametrize("compiled", [False, True], ids=["interpreted", "compiled"])
 def test_values_of_the_release(compiled: bool) -> None:

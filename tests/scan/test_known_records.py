@@ -54,7 +54,7 @@ RECORDS = make_records(40, size=50)
 WHOLE = content(RECORDS)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("rows", "piece", "step"), [(7, known_records.PIECE, 1), (1, 64, 7), (40, 64, 7), (40, 1, 31)])
 def test_every_byte_counts(monkeypatch: pytest.MonkeyPatch, rows: int, piece: int, step: int) -> None:
     """One that differs anywhere is scanned from there on as if nothing were known."""

@@ -309,7 +309,7 @@ def test_no_requests_have_no_answers() -> None:
     assert (answers.answered, answers.first_transaction_id, answers.take()) == (0, None, b"")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("way", ["isal", "table"])
 def test_what_is_compiled_asks_the_system_as_python_does(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled loops' own way of reading, on emulated primitives, gives every answer of the trial."""

@@ -118,7 +118,7 @@ def sources() -> list[bytes]:
     return every
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_primitive_does_what_its_emulation_does() -> None:
     """In one test: what compiles it is what compares it."""
     address = (ctypes.cast(CALLED, ctypes.c_void_p).value or 0).to_bytes(8, "little")

@@ -69,7 +69,7 @@ def mutate(made: Segment, mutations: list[tuple[str, int, object]]) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @settings(max_examples=120)
 @given(made=SEGMENTS, mutations=MUTATIONS, with_index=st.booleans(), compiled=st.booleans())
 def test_random_damage(

@@ -94,7 +94,7 @@ def set_length(data: bytearray, start: int, length: int) -> None:
     data[start + 28 : start + 32] = length.to_bytes(4, signed=True)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("with_index", [False, True], ids=["alone", "index"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("fake", FAKES)
@@ -111,7 +111,7 @@ def test_fakes_inside_a_damaged_record(fake: str, damage: str, with_index: bool)
     assert found.proof == "index" if with_index else found.proof in ("length", "checksum")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("with_index", [False, True], ids=["alone", "index"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("fake", FAKES)
@@ -192,7 +192,7 @@ def test_fakes_when_nothing_closes(fake: str) -> None:
     assert damages[0].proof == "index"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("fake", FAKES)
 def test_fakes_in_a_torn_tail(fake: str) -> None:
     """The last record is cut off: nothing in it is believed, unless the cut is exactly behind a record inside it."""
@@ -411,7 +411,7 @@ def test_many_candidates_with_long_lengths(spent: list[int]) -> None:
     assert spent[0] < scanner.BUDGET_BASE + scanner.BUDGET_PER_BYTE * len(data)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_chains_of_one(spent: list[int]) -> None:
     """Whole records with the same id over and over: each one a chain that contradicts the one before."""
     content = b"".join(made_up_record(6, 0) + b"!" for _ in range(4000))

@@ -381,7 +381,7 @@ def test_behind_the_last_id_there_is_none(choice: bool | None, size: int) -> Non
     assert (damage.offset, damage.transaction_id) == (len(content), 2**63)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["", "data", "record"])), min_size=1, max_size=9))
 def test_records_in_any_order_are_judged_alike_by_both_loops(written: list[tuple[int, str]]) -> None:
@@ -467,7 +467,7 @@ def test_a_file_that_ends_inside_a_record_that_is_read_in_pieces(compiled: bool,
     assert (found.offset, found.pending, found.stop) == (40, 1, end)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @KERNELS
 def test_every_bit_of_a_small_segment(segment: Segment, compiled: bool) -> None:
     """A flipped bit costs exactly the record that it is in, and that one is named."""
@@ -486,7 +486,7 @@ def test_every_bit_of_a_small_segment(segment: Segment, compiled: bool) -> None:
         assert damage.proof == "end" if owner == 11 else damage.proof in ("length", "checksum")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @KERNELS
 def test_cut_at_every_byte(segment: Segment, compiled: bool) -> None:
     for size in range(HEADER_SIZE, len(segment.data)):

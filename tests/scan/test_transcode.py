@@ -62,7 +62,7 @@ def told(found: EncodedAppends) -> tuple[object, ...]:
     return found.frames, found.verdict, found.found_transaction_id, parts
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_right_appends_become_the_records_that_formats_makes(data: st.DataObject) -> None:
@@ -78,7 +78,7 @@ def test_right_appends_become_the_records_that_formats_makes(data: st.DataObject
     in_every_form(check)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_changed_appends_are_judged_as_the_oracle_judges_them(data: st.DataObject) -> None:
@@ -97,7 +97,7 @@ def test_changed_appends_are_judged_as_the_oracle_judges_them(data: st.DataObjec
     in_every_form(check)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_malformed_means_what_the_codec_calls_corrupted(data: st.DataObject) -> None:
@@ -122,7 +122,7 @@ def test_malformed_means_what_the_codec_calls_corrupted(data: st.DataObject) -> 
     in_every_form(check)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_a_hostile_table_reaches_nothing_outside_the_buffer(data: st.DataObject) -> None:

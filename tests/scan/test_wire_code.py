@@ -74,7 +74,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("ways", "rounds"), [(KINDS, 300), *(pytest.param((way,), 40_000, marks=pytest.mark.long) for way in WAYS)]
 )
@@ -124,7 +124,7 @@ def fresh(made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_prepared_loops_replace_the_interpreted_ones_in_what_is_there_already(fresh: Path) -> None:
     splitter = FrameSplitter(magic=0x53, max_body=100)
     assert splitter.loops == "interpreted"
@@ -135,7 +135,7 @@ def test_prepared_loops_replace_the_interpreted_ones_in_what_is_there_already(fr
     assert FrameSplitter(magic=0x53, max_body=100, compiled=False).loops == "interpreted"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_the_cache_is_enough_and_needs_no_numba(fresh: Path) -> None:
     script = (
         "import os, sys\n"
@@ -235,7 +235,7 @@ def test_broken_code_in_the_cache_is_compiled_anew(fresh: Path, made: list[str])
     assert made == ["table"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_loops_that_answer_wrongly_are_passed_over(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here it is the interpreted ones that are changed, which shows the same difference."""
     monkeypatch.setattr(wire_loops, "BODY_COLUMN", wire_loops.BODY_COLUMN + 1)
@@ -353,7 +353,7 @@ def _right_answers() -> list[Any]:
     return wire_trials.answers(INTERPRETED)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("loops", "name"),
     [
@@ -436,7 +436,7 @@ class _WrongLoops:
         return self._spoilt("settle", status, state, *arrays)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "wrong",
     [

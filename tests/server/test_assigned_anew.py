@@ -57,7 +57,7 @@ async def given_to_the_first(path: Path) -> AsyncIterator[Given]:
             yield Given(cluster, first, client, directory)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_what_another_server_committed_is_not_appended_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was not told, and who has the partition now says the rest once it has heard of its assignment."""
     silent, feed = list[object](), ClientConnection.feed
@@ -88,7 +88,7 @@ def test_what_another_server_committed_is_not_appended_again(tmp_path: Path, mon
     asyncio.run(work())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_client_that_has_seen_more_waits_for_it_to_hear(tmp_path: Path) -> None:
     async def work() -> None:
         async with given_to_the_first(tmp_path) as given:
@@ -109,7 +109,7 @@ def test_a_client_that_has_seen_more_waits_for_it_to_hear(tmp_path: Path) -> Non
     asyncio.run(work())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_mark_of_before_is_not_told_while_the_session_of_a_later_assignment_opens(tmp_path: Path) -> None:
     """It has heard of its assignment, and not yet of what the other server committed: who asked would take the log to end."""
 

@@ -32,7 +32,7 @@ def test_an_append_grows_by_less_than_is_kept_for_it_on_its_way_to_a_node(versio
     assert 0 < len(goes) - len(came) <= STORAGE_GROWTH
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("runs", "batches"),
     [

@@ -13,7 +13,7 @@ from tests.cancelling import WAYS, Moment, at_each_await
 from tests.simulation.small_cluster import NAMES, PARTITIONS, SmallCluster, small_cluster
 from waltzctl.engine.client.log_transaction import Draft
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 Call = Callable[[SmallCluster], Coroutine[Any, Any, Any]]
 

@@ -20,7 +20,7 @@ from waltzctl.engine.metadata.membership import read_servers
 from waltzctl.engine.server.server import Server
 from waltzctl.engine.server.server_settings import ServerOptions
 
-pytestmark = pytest.mark.turns(5)
+pytestmark = pytest.mark.turns(10)
 
 
 @dataclass

@@ -35,7 +35,7 @@ async def feed(client: Client, position: int, count: int) -> list[tuple[int, Req
     return found
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @LOOPS
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_what_is_appended_is_fed_and_its_data_is_given(tmp_path: Path, loop: str, version: int) -> None:
@@ -550,7 +550,7 @@ def test_a_frame_that_was_not_agreed_on_ends_the_connection_before_its_body_is_t
     run(work())
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(("locks", "size"), [({}, 40), ({"write_locks": (5,)}, 64), ({"read_locks": (5,) * 9}, 128)])
 @pytest.mark.parametrize("what", ["requests", "bytes"])
 def test_appends_that_nobody_decides_hold_up_their_connection(

@@ -315,7 +315,7 @@ def appends(draw: st.DrawFn) -> list[tuple[int, AppendLocks]]:
     return draw(st.lists(st.tuples(st.integers(-2, 12), _Table.locks), min_size=1, max_size=9))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @given(appends(), st.integers(1, 30), st.data())
 @settings(max_examples=200)
 def test_appends_that_come_together_are_judged_as_one_by_one(
@@ -388,5 +388,5 @@ def test_locks_that_are_no_table_are_refused() -> None:
                 call(wrong)
 
 
-TestLockTable = pytest.mark.turns(5)(_Table.TestCase)
+TestLockTable = pytest.mark.turns(10)(_Table.TestCase)
 TestLockTable.settings = settings(max_examples=100, stateful_step_count=30)

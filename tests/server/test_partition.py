@@ -128,7 +128,7 @@ def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_
     asyncio.run(work())
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_log_that_ends_earlier_than_it_did_is_served_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cached: bool
@@ -176,7 +176,7 @@ def last_stored(storage: Path) -> int | None:
     return storage_status(storage).partitions[PARTITION].last_transaction_id
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("heard_of_both", [True, False])
 def test_what_another_server_found_gone_is_not_served_from_what_was_kept(

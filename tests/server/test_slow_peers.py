@@ -355,7 +355,7 @@ def test_appends_that_are_queued_count_also_where_there_is_no_memory_for_the_nex
     run(work())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("mounts", [False, True], ids=["feeds", "mounts"])
 def test_what_stands_at_the_end_of_the_log_keeps_no_long_frame_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: bool

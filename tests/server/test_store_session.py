@@ -221,7 +221,7 @@ def test_a_session_goes_on_while_its_first_batch_can_have_a_quorum(
     run(work())
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("lost", [False, True])
 def test_what_a_replica_wrote_and_comes_back_without_has_no_vote_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lost: bool

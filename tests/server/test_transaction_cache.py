@@ -100,7 +100,7 @@ def test_a_run_goes_on_over_chunks_and_ends_at_a_gap_or_at_the_count() -> None:
     assert run(cache, 1, CHUNK, 10) == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_given_was_put_and_memory_is_bounded(seed: int) -> None:
     chance = random.Random(seed)
@@ -170,7 +170,7 @@ def measured(cache: TransactionCache) -> int:
     return sum(map(sys.getsizeof, known.values()))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(st.data())
 @properties
 def test_data_is_that_of_the_transaction_and_memory_is_bounded(draws: st.DataObject) -> None:
@@ -212,7 +212,7 @@ def test_data_is_that_of_the_transaction_and_memory_is_bounded(draws: st.DataObj
             assert cache.data_misses.count == misses
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("count", [1, 2, 5, CHUNK])
 def test_data_takes_no_more_memory_than_is_counted(count: int) -> None:
     """Also where the table of chunks has just grown."""
@@ -224,7 +224,7 @@ def test_data_takes_no_more_memory_than_is_counted(count: int) -> None:
             assert cache.used[1] >= measured(cache) - 2000
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("spare", [0, DATA_CHUNK_BYTES + CHUNK * (RUN_BYTES + SMALLEST_RECORD + PLACE_BYTES + 10) - 1])
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 1), st.integers(0, 5), st.integers(0, CHUNK - 1)), max_size=60))
 @properties

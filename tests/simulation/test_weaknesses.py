@@ -10,7 +10,7 @@ from tests.simulation.history import run
 from tests.simulation.weaknesses import WEAKNESSES, Weakness
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("weakness", WEAKNESSES, ids=[one.name for one in WEAKNESSES])
 def test_a_weakness_that_is_put_back_is_found(weakness: Weakness, monkeypatch: pytest.MonkeyPatch) -> None:
     weakness.put_back(monkeypatch)

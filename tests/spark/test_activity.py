@@ -21,7 +21,7 @@ TALLIES = (
 )
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("created", "segments", "client"),
     [

@@ -24,7 +24,7 @@ from waltzctl.engine.spark.worker_python import write_launcher
 
 pytestmark = pytest.mark.xdist_group("spark-cluster")  # it has processes of its own
 
-PROGRAM_TURN = pytest.mark.turns(4, place=1)  # all that need the program
+PROGRAM_TURN = pytest.mark.turns(8, place=1)  # all that need the program
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = [str(one) for one in sorted(ROOT.glob("fixtures/*/storage"))]
@@ -191,7 +191,7 @@ def test_a_master_that_is_not_there_is_named_at_once(master: str) -> None:
     assert f"{master}: nobody answers" in done.err
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_why_java_does_not_start_is_said_in_one_line() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "waltzctl", "verify", CORPUS[0], "--engine", "spark"]

@@ -19,7 +19,7 @@ from waltzctl.engine.task_executor import LocalExecutor, TaskExecutor
 if TYPE_CHECKING:
     from waltzctl.engine.spark.spark_session import Session
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(4, place=0)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(8, place=4)]
 
 
 def said(paths: Sequence[Path], executor: TaskExecutor) -> list[Compared]:

@@ -86,7 +86,7 @@ def test_how_it_is_asked_for(tmp_path: Path) -> None:
         read(tmp_path, view="findings", failOnDataLoss="true")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_damage_is_a_loss_and_bad_data_is_none(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "d", {0: 40}, size=50)
     assert ids(read(storage, failOnDataLoss="true")) == list(range(40))
@@ -127,7 +127,7 @@ def test_what_a_node_lost_at_its_end_is_told_and_ends_a_query_that_is_to_fail(tm
         strict.reader.stop()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("entries", [10, 4, 0, None])
 @pytest.mark.parametrize("size", [0, 127])
 def test_what_a_file_without_a_whole_header_held_is_counted_by_everybody(
@@ -153,7 +153,7 @@ def test_what_a_file_without_a_whole_header_held_is_counted_by_everybody(
     assert (rest["transaction_id"], rest["missing"]) == (16, 4)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("entries", [10, 7, 5, 4, 0])
 def test_what_a_file_that_was_cut_within_a_record_held_is_counted_once_by_everybody(
     tmp_path: Path, entries: int
@@ -178,7 +178,7 @@ def test_what_a_file_that_was_cut_within_a_record_held_is_counted_once_by_everyb
         assert counted(node.partition(0).findings) == lost
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("entries", "lost"),
     [
@@ -197,7 +197,7 @@ def test_at_the_end_its_index_tells_it_and_the_mark_the_rest(
     assert found == lost
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("listed", "mark", "lost"),
     [

@@ -148,7 +148,7 @@ def test_a_mark_that_rose_into_a_segment_that_was_begun_since_asks_nothing_of_th
     assert _found(last) == ([] if begun else [("acknowledged-missing", 100)])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("number", [10, 40, 50, 80, 90])
 def test_an_index_alone_is_compared_with_whoever_holds_its_ids(storage: Path, number: int) -> None:
     """Of the tasks in front as well."""

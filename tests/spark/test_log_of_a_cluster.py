@@ -13,7 +13,7 @@ from tests.interop.processes import Stage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(4, place=1)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(8, place=1)]
 
 
 def test_a_cluster_is_read_and_streamed(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ pytest.importorskip("moto.server", reason="no S3-compatible server is installed"
 pytest.importorskip("s3fs", reason="s3fs is not installed")
 
 pytestmark = [
-    pytest.mark.turns(4, place=2),
+    pytest.mark.turns(8, place=6),
     pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -56,7 +56,7 @@ def examples_there(store: Store) -> list[tuple[Path, str]]:
     ]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_rows_and_findings_are_those_of_the_files(store: Store, examples_there: list[tuple[Path, str]]) -> None:
     assert len(examples_there) == 2
     for storage, url in examples_there:
@@ -81,7 +81,7 @@ LOOK_BEHIND = 512 << 10
 """Bytes that the look for what is missing behind a partition's last record may take, whatever its segments hold."""
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_large_segment_is_read_in_ranges_and_about_once(store: Store, large: tuple[Path, str]) -> None:
     storage, url = large
     store.gets.clear()
@@ -94,7 +94,7 @@ def test_a_large_segment_is_read_in_ranges_and_about_once(store: Store, large: t
     assert size <= sum(length for _, length in gets) < 1.6 * size + LOOK_BEHIND
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_filter_on_the_partition_asks_for_no_object_of_another(
     spark: SparkSession, store: Store, large: tuple[Path, str]
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_filter_on_the_partition_asks_for_no_object_of_another(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_damage_there_is_rows_and_credentials_are_in_no_message(store: Store, tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 50}, size=100)
     flip(seg(storage, 0, 0), 128 + 140 * 7 + 50)
@@ -141,7 +141,7 @@ def grown(path: Path, records: int) -> Path:
     return age(build_directory(path, {0: rolled, 1: [make_records(records // 2, partition=1, size=500)]}))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_stream_gives_what_is_uploaded_once_and_asks_for_little_else(store: Store, tmp_path: Path) -> None:
     url = store.upload(grown(tmp_path / "a", 300), "s3://stream/node")
     query = Query(url, maxRecordsPerTrigger="400", **store.options)
@@ -158,7 +158,7 @@ def test_a_stream_gives_what_is_uploaded_once_and_asks_for_little_else(store: St
     assert sum(length for _, _, length in store.gets) < 60_000, "what was read before is read again"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_streaming_query_reads_objects(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """With its options in the processes that Spark starts for it."""
     url = store.upload(grown(tmp_path / "a", 500), "s3://query/node")

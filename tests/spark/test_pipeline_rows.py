@@ -18,7 +18,7 @@ from waltzctl.engine.pipeline.table_rows import lacking_rows, table_rows, taken_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(4, place=2)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(8, place=2)]
 QUARANTINE = (
     (None, 0, 10, 5), (None, 0, 20, 1), (None, 1, 10, 5), (None, 1, 12, 1), (None, 2, 3, 0), ("/n", 2, 10, 5), ("/n", 2, 4, None),
 )  # fmt: skip

@@ -55,7 +55,7 @@ def raised(work: Any, error: BaseException) -> str | None:
     raise AssertionError
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_stack_is_hidden_as_long_as_there_is_an_error_of_ours() -> None:
     asked = source()
     for work in (asked.partitions, lambda error: list(asked.read(error))):
@@ -67,7 +67,7 @@ def test_a_stack_is_hidden_as_long_as_there_is_an_error_of_ours() -> None:
     assert raised(asked.stop, InvalidRequestError("x")) is None, "Spark does not tell of it"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_what_somebody_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HIDING, "yes")
     assert raised(source().partitions, InvalidRequestError("x")) == "yes"

@@ -88,7 +88,7 @@ def program(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> subpro
     )  # fmt: skip
 
 
-@pytest.mark.turns(4, place=1)  # all of one program
+@pytest.mark.turns(8, place=1)  # all of one program
 @pytest.mark.xdist_group("spark")
 def test_a_program_with_modules_called_engine_and_formats_reads_a_storage_after_one_call(
     program: subprocess.CompletedProcess[str],
@@ -99,7 +99,7 @@ def test_a_program_with_modules_called_engine_and_formats_reads_a_storage_after_
     assert said["mine"] == "True"
 
 
-@pytest.mark.turns(4, place=1)  # all of one program
+@pytest.mark.turns(8, place=1)  # all of one program
 @pytest.mark.xdist_group("spark")
 def test_commands_in_the_same_process_answer_and_say_in_one_line_why_spark_does_not_start(
     program: subprocess.CompletedProcess[str],

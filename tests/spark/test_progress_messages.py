@@ -62,7 +62,7 @@ def _slow(task: int) -> int:
     return task
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_progress_moves_while_a_packet_is_in_work(spark_session: Session) -> None:
     class Steps(Heard):
         def __init__(self) -> None:

@@ -102,7 +102,7 @@ def dump_of_hurt(hurt: Path) -> list[dict[str, Any]]:
     return list(dumped(hurt))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filters=FILTERS, size=st.sampled_from(["128MiB", "1000"]))
 def test_filters_that_are_pushed_and_applied_again_change_no_result(
@@ -114,7 +114,7 @@ def test_filters_that_are_pushed_and_applied_again_change_no_result(
     assert filtered(read(hurt, filters=filters, splitSize=size)) == filtered(dump_of_hurt)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_filters_on_the_damage_corpus_change_no_result(storage: Path) -> None:
     everything = list(dumped(storage))
@@ -251,7 +251,7 @@ def pushing(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(CONF)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_spark_pushes_once_it_is_allowed_to_and_the_source_sees_it(pushing: SparkSession, hurt: Path) -> None:
     with Opened([hurt / name for name in "013"]) as opened:
         reading = pushing.read.format("waltz").option("pushdown", "auto")
@@ -267,7 +267,7 @@ def test_spark_pushes_once_it_is_allowed_to_and_the_source_sees_it(pushing: Spar
         assert opened.names() - looked_at == {seg(hurt, 0, 90), idx(hurt, 0, 90)}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_spark_gives_the_same_rows_with_and_without_pushdown(pushing: SparkSession, hurt: Path) -> None:
     queries = (
         "partition = 3",
@@ -287,7 +287,7 @@ def test_spark_gives_the_same_rows_with_and_without_pushdown(pushing: SparkSessi
     assert with_it[3] == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_filter_without_pushdown_is_no_error(spark: SparkSession, hurt: Path) -> None:
     frame = spark.read.format("waltz").schema("partition int").option("partitions", "1").load(str(hurt))
     with Opened([hurt / name for name in "03"]) as opened:

@@ -142,7 +142,7 @@ def test_what_a_segment_has_in_common_is_kept_and_as_long_as_it_is_asked_for(row
     assert len(constants._kept["node"]) == max(rows)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_first_read_imports_no_pandas(tmp_path: Path) -> None:
     """That would take a new worker longer than the read."""
     storage = build_directory(tmp_path / "s", {0: 20, 1: 5}, per_segment=10)

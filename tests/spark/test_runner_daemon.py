@@ -142,7 +142,7 @@ def test_the_first_is_the_runner_itself_and_the_next_are_forked(java: Java) -> N
     assert len(java.imported.read_text().splitlines()) == 1
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("environment", "expected"), [({"STATUS": "3"}, 3), ({"STATUS": "255"}, 255), ({"KILLED": "1"}, 1)]
 )
@@ -186,7 +186,7 @@ def test_modules_of_other_directories_are_imported_by_the_runner_itself(java: Ja
     assert (told[0], status) == (known, 0)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_daemon_that_was_killed_takes_no_runner_with_it(java: Java) -> None:
     daemon = (java.run(), java.run())[1][1][1]
     assert isinstance(daemon, int)

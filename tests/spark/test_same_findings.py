@@ -37,7 +37,7 @@ def seen(
     return findings, replace(summary, elapsed_seconds=0)  # type: ignore[return-value]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("options", OPTIONS, ids=["whole", "quick", "sample"])
 def test_verify_finds_the_same_in_the_corpus(spark_session: Session, options: VerifyOptions) -> None:
     here = seen(CORPUS, options, None)
@@ -46,7 +46,7 @@ def test_verify_finds_the_same_in_the_corpus(spark_session: Session, options: Ve
     assert seen(CORPUS, options, SparkExecutor(spark_session)) == here
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_verify_finds_the_same_in_parts_of_segments(
     spark_session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -56,7 +56,7 @@ def test_verify_finds_the_same_in_parts_of_segments(
     assert seen(CORPUS, VerifyOptions(), SparkExecutor(spark_session)) == seen(CORPUS, VerifyOptions(), None)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_golden
 def test_verify_finds_the_same_in_what_the_release_wrote(spark_session: Session) -> None:
     paths = sorted(GOLDEN.glob("cluster-a/storage-*")) + sorted(
@@ -65,13 +65,13 @@ def test_verify_finds_the_same_in_what_the_release_wrote(spark_session: Session)
     assert seen(paths, VerifyOptions(), SparkExecutor(spark_session)) == seen(paths, VerifyOptions(), None)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_status_says_the_same(spark_session: Session) -> None:
     for path in CORPUS[::4]:
         assert storage_status(path, executor=SparkExecutor(spark_session)) == storage_status(path)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_rebuild_index_plans_the_same(spark_session: Session) -> None:
     for name in ("stale-indexes", "missing-index", "flipped-bit"):
         path = Path("fixtures").resolve() / name / "storage"

@@ -58,7 +58,7 @@ def test_spark_finds_it_by_itself_and_reads_the_contracts_columns(spark: SparkSe
     assert as_dicts(frame) == in_order(map(bare, dumped(storage)))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_it_can_be_registered(spark: SparkSession, storage: Path) -> None:
     spark.dataSource.register(WaltzDataSource)
     assert waltz(spark, storage, partitions="2").count() == 60
@@ -77,7 +77,7 @@ def test_columns_can_be_named_in_any_order(spark: SparkSession, storage: Path) -
     assert frame.where("partition = 2").agg({"transaction_id": "sum"}).collect()[0][0] == sum(range(60))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_several_paths_are_one_table(spark: SparkSession, storage: Path, tmp_path: Path) -> None:
     other = build_directory(tmp_path / "node-2", {0: 7})
     frame = spark.read.format("waltz").load([str(storage), str(other)])
@@ -85,7 +85,7 @@ def test_several_paths_are_one_table(spark: SparkSession, storage: Path, tmp_pat
     assert counted == {str(storage): 150, str(other): 7}
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_damage_is_rows_and_no_failed_job(spark: SparkSession) -> None:
     """All examples at once: what dump shows of each."""
     expected = in_order(bare(row) for storage in examples() for row in dumped(storage))
@@ -93,7 +93,7 @@ def test_damage_is_rows_and_no_failed_job(spark: SparkSession) -> None:
     assert as_dicts(frame) == expected
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_findings_are_a_table(spark: SparkSession) -> None:
     frame = spark.read.format("waltz").option("view", "findings").load([str(one) for one in examples()])
     told = sorted((row.code, row.severity, row.path) for row in frame.collect())
@@ -118,7 +118,7 @@ def test_nothing_that_is_wanted_is_an_empty_table(spark: SparkSession, storage: 
     assert waltz(spark, storage, minTransactionId="10", maxTransactionId="9").collect() == []
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
     [

@@ -97,7 +97,7 @@ def test_of_a_long_trace_the_line_that_names_the_reason_is_shown(said: str, show
     assert first_line(RuntimeError(said)) == shown
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_an_interrupt_cancels_the_job(spark_session: Session) -> None:
     def press() -> None:
         while not tracker.getActiveStageIds():
@@ -143,7 +143,7 @@ def test_threads_here_keep_the_order_and_raise_what_a_task_raises() -> None:
         list(LocalExecutor(2).map(_fail, range(10), weights=[1] * 10, what="fail"))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_work_stands_where_the_user_stood(
     spark_session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

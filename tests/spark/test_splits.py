@@ -42,7 +42,7 @@ from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, segmen
 SIZES = ("128MiB", "777", "300")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_the_rows_are_those_of_a_dump_whatever_the_size_of_a_split(storage: Path, size: str) -> None:
@@ -65,7 +65,7 @@ def test_of_bytes_whose_search_was_given_up_nothing_is_called_missing_in_the_row
     assert in_order(rows) == in_order(dumped(storage))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("hurt", [None, *range(10)])
 def test_a_gap_behind_a_segment_whose_last_part_has_no_record_of_its_own_is_told(
@@ -89,7 +89,7 @@ def test_a_gap_behind_a_segment_whose_last_part_has_no_record_of_its_own_is_told
             assert [one for one in told if one[1]] == lost, (size, first, last)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("size", ["128MiB", "300"])
 @pytest.mark.parametrize(
     "held",
@@ -151,7 +151,7 @@ def test_segments_under_other_names_are_looked_through_once_however_many_they_ar
     assert jobs.handed <= 3 * len(jobs)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_the_rows_are_those_of_a_dump_without_any_index(storage: Path, tmp_path: Path) -> None:
     shutil.copytree(storage, tmp_path / "storage")
@@ -161,7 +161,7 @@ def test_the_rows_are_those_of_a_dump_without_any_index(storage: Path, tmp_path:
     assert in_order(read(tmp_path / "storage", splitSize="500")) == in_order(dumped(tmp_path / "storage"))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @needs_golden
 @pytest.mark.parametrize("size", ["128MiB", "50KiB"])
 @pytest.mark.parametrize("storage", golden_directories(), ids=lambda path: path.name)
@@ -204,7 +204,7 @@ CASES = {
 BOUNDED = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @settings(max_examples=25, **BOUNDED)
 @given(**CASES)
 def test_hostile_and_damaged_segments_have_the_rows_of_a_dump(

@@ -27,7 +27,7 @@ def statements() -> list[str]:
     return [one.strip() for block in blocks for one in re.split(r";\s*\n", block) if one.strip()]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_the_page_on_sql_says_can_be_asked(spark: SparkSession, tmp_path: Path) -> None:
     counts = {0: 25, 1: 20, 3: 3}
     for name in ("node-1", "node-2"):

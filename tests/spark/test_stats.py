@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_stats_are_the_same_whoever_counts(spark_session: Session) -> None:
     corpus = sorted(path for path in FIXTURES.glob("*/storage") if path.is_dir())
     report = stats(corpus, StatsOptions(part=400), SparkExecutor(spark_session))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(4)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(8)]
 
 
 def _stream(spark: SparkSession, source: str, tmp_path: Path, **options: str) -> DataStreamWriter:

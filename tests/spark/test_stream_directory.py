@@ -113,7 +113,7 @@ def test_a_live_writer_with_small_segments_loses_and_doubles_nothing(tmp_path: P
         assert [row["data"] for row in query.rows if row["partition"] == number] == expected[number]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("limit", ["1000", "30", "3", "1"])
 def test_damage_in_front_of_records_is_told_once_and_costs_only_itself(tmp_path: Path, limit: str) -> None:
     path = build_directory(tmp_path / "d", {0: 120})
@@ -143,7 +143,7 @@ def test_damage_at_the_end_is_told_when_something_follows(tmp_path: Path) -> Non
     assert findings(query.rows) == [(0, 19, "record-checksum")]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("limit", ["1000", "9", "1"])
 def test_a_missing_segment_is_a_gap_told_once(tmp_path: Path, limit: str) -> None:
     path = build_directory(tmp_path / "d", {0: 200})
@@ -535,7 +535,7 @@ def _one_kind(told: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     return [(number, first, code.replace("record-length", "record-checksum")) for number, first, code in told]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_is_damaged_every_intact_record_and_every_finding_comes_once(

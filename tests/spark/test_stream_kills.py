@@ -34,7 +34,7 @@ from waltzctl.formats.segment import Record
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(4, place=3)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.turns(8, place=3)]
 PARTITIONS = (0, 1, 2)
 LIMIT = 40
 """Transactions of a batch."""

@@ -107,7 +107,7 @@ def _damage(path: Path, number: int) -> None:
     file.write_bytes(raw)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("limit", ["1000", "1"])
 def test_a_record_that_a_node_does_not_give_out_is_told_once(tmp_path: Path, limit: str) -> None:
     with served(_directory(tmp_path, 30, size=20)) as node:
@@ -135,7 +135,7 @@ def test_a_truncated_partition_of_a_node_stops_the_query(tmp_path: Path) -> None
         query.reader.stop()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("rest", [0, 5])
 def test_a_long_bad_stretch_is_told_record_by_record(tmp_path: Path, rest: int) -> None:
     """Longer than what a walk puts up with (`inspect.UNREADABLE_IN_A_ROW`), at the end or in front of intact ones."""
@@ -153,7 +153,7 @@ def test_a_long_bad_stretch_is_told_record_by_record(tmp_path: Path, rest: int) 
     assert findings(query.rows) == [(0, number, "record-checksum") for number in range(10, 10 + count)]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("limit", ["1000", "4"])
 @pytest.mark.parametrize("read", [0, 17, 25])
 def test_of_a_partition_whose_end_is_damaged_what_is_in_front_comes_and_the_damage_is_told(

@@ -88,7 +88,7 @@ def test_what_an_earlier_run_left_is_no_part_of_the_table(storage: Path, tmp_pat
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["part-00000.parquet"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_table_that_another_run_is_writing_is_left_alone(storage: Path, tmp_path: Path) -> None:
     request = TableRequest(storage, tmp_path / "t", "parquet")
 

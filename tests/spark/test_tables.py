@@ -50,7 +50,7 @@ def dumped(path: Path) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.parent.name)
 def test_a_table_written_here_holds_what_dump_shows(path: Path, tmp_path: Path) -> None:
     done = write_table(TableRequest(path, tmp_path / "table", "parquet"), LocalExecutor(2))
@@ -62,7 +62,7 @@ def test_a_table_written_here_holds_what_dump_shows(path: Path, tmp_path: Path) 
     assert {one for one in of_table if one[2] is not None} == {one for one in of_dump if one[2] is not None}
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_table_written_by_spark_holds_the_same(spark_session: Session, tmp_path: Path) -> None:
     path = Path("fixtures/flipped-bit/storage")
     executors: dict[str, TaskExecutor] = {"here": LocalExecutor(1), "spark": SparkExecutor(spark_session)}
@@ -75,7 +75,7 @@ def test_a_table_written_by_spark_holds_the_same(spark_session: Session, tmp_pat
     assert rows(tmp_path / "spark") == rows(tmp_path / "here") == dumped(path)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_spark_writes_json_lines_with_bytes_in_base64(spark_session: Session, tmp_path: Path) -> None:
     import json
 

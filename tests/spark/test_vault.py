@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_records_of_a_backup_are_those_of_the_directory(spark: SparkSession, tmp_path: Path) -> None:
     source = build_directory(tmp_path / "source", {0: 120, 1: 30}, size=50)
     place = vault(tmp_path)

@@ -28,7 +28,7 @@ def as_row(node: Path, finding: Finding) -> dict[str, Any]:
     return {"node": str(node), **FINDING.keys(finding)}
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("size", SIZES)
 @corpus
 def test_findings_are_those_of_verify(storage: Path, size: str) -> None:
@@ -88,7 +88,7 @@ def time_of(said: str | None) -> datetime | None:
     return None if said is None else pa.scalar(datetime.fromisoformat(said), pa.timestamp("us", "UTC")).as_py()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("size", ["128MiB", "100"])
 @corpus
 def test_segments_are_those_of_dump(storage: Path, size: str) -> None:
@@ -96,7 +96,7 @@ def test_segments_are_those_of_dump(storage: Path, size: str) -> None:
     assert in_order(read(storage, view="segments", splitSize=size)) == in_order(expected)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("size", ["128MiB", "100"])
 @corpus
 def test_index_entries_are_those_of_dump(storage: Path, size: str) -> None:

@@ -153,7 +153,7 @@ def test_attempts_that_were_not_committed_leave_nothing(tmp_path: Path) -> None:
     assert nothing_left(path, empty=True)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_however_rows_are_cut_and_spread_the_records_are_the_same(

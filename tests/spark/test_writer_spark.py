@@ -29,7 +29,7 @@ def _rows(spark: SparkSession, path: Path) -> DataFrame:
     return spark.read.format("waltz").option("data", "true").load(str(path))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_is_read_and_written_again_is_the_same_and_clean(tmp_path: Path, spark: SparkSession) -> None:
     source = build_directory(tmp_path / "a" / "source", {0: 120, 1: 30, 2: 0})
     target = tmp_path / "b" / "new"
@@ -47,7 +47,7 @@ def test_what_is_read_and_written_again_is_the_same_and_clean(tmp_path: Path, sp
     assert nothing_left(target, empty=True)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_job_that_fails_leaves_nothing(tmp_path: Path, spark: SparkSession) -> None:
     source = build_directory(tmp_path / "a" / "source", {0: 120, 1: 30})
     target = tmp_path / "b" / "new"
@@ -67,7 +67,7 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path, spark: SparkSession) ->
     assert nothing_left(target)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_golden
 def test_a_directory_of_the_released_waltz_is_written_again_with_the_same_records(
     tmp_path: Path, spark: SparkSession

@@ -140,7 +140,7 @@ def merged_somehow(
     return left[0]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(st.lists(segments(), max_size=4), SCALES, st.data())
 def test_any_cut_and_any_order_give_the_same(chosen: list[Segment], scale: Scale, data: st.DataObject) -> None:
@@ -181,7 +181,7 @@ def oracle(chosen: list[Segment], scale: Scale) -> dict[str, Counter[tuple[int, 
     return sums
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(st.lists(segments(), max_size=4), SCALES)
 def test_every_record_is_counted_where_it_belongs(chosen: list[Segment], scale: Scale) -> None:
@@ -199,7 +199,7 @@ def test_every_record_is_counted_where_it_belongs(chosen: list[Segment], scale: 
         assert found == dict(expected[name]), name
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(st.lists(segments(), max_size=4), st.data())
 def test_ids_runs_generations_and_gaps_are_exact(chosen: list[Segment], data: st.DataObject) -> None:
@@ -230,7 +230,7 @@ def test_ids_runs_generations_and_gaps_are_exact(chosen: list[Segment], data: st
     assert found == {key: (min(all_of), max(all_of)) for key, all_of in generations.items()}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @properties
 @given(st.lists(segments(), max_size=5), st.integers(1, 6), st.data())
 def test_beyond_the_bound_what_is_missed_is_bounded_and_said(

@@ -70,7 +70,7 @@ def agrees_with_dump(report: StatsReport, *paths: Path) -> None:
         assert timed == report.records - report.untimed_records == sum(one.timed_records for one in report.partitions)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_of_damage_is_counted_as_dump_shows_it(tmp_path: Path, name: str) -> None:
     storage = FIXTURES / name / "storage"
@@ -83,7 +83,7 @@ def test_every_example_of_damage_is_counted_as_dump_shows_it(tmp_path: Path, nam
     assert same(parts) == same(report)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @needs_golden
 @pytest.mark.parametrize("directory", golden_directories(), ids=lambda path: path.name)
 def test_directories_of_the_release(directory: Path) -> None:
@@ -92,7 +92,7 @@ def test_directories_of_the_release(directory: Path) -> None:
     assert same(count(directory, part=5000)) == same(report)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_damage_never_fails_and_is_cut_like_dump_sees_it(tmp_path: Path, seed: int) -> None:
     source = random.Random(seed)

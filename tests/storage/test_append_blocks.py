@@ -115,7 +115,7 @@ def test_golden_vectors(tmp_path: Path) -> None:
     assert index_path(tmp_path).read_bytes()[HEADER_SIZE:].hex() == "000000000000008000000000000000ab"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @needs_golden
 def test_what_the_release_wrote_is_written_again(tmp_path: Path) -> None:
     """Every partition of the golden data, read as lists on the wire and appended as blocks: the same bytes on disk."""
@@ -188,7 +188,7 @@ def test_a_checkpoint_inside_a_group_is_durable_before_what_follows(
         assert sync in write
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @given(
     first=st.integers(0, 3),
     requests=st.lists(st.integers(1, 700), min_size=1, max_size=6),

@@ -1169,7 +1169,7 @@ OPERATIONS = st.lists(
 )
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @given(OPERATIONS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_was_done(tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, object]]) -> None:

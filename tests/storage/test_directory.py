@@ -211,7 +211,7 @@ def test_one_new_directory_does_not_lie_inside_another(tmp_path: Path, inner: st
     assert list((tmp_path / "a").iterdir()) == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()])
 def test_a_creation_that_fails_leaves_no_half_made_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
@@ -723,7 +723,7 @@ def test_a_file_that_was_being_built_when_its_process_ended_goes(tmp_path: Path)
         assert directory.partition(0).max_transaction_id == 4
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @needs_golden
 @pytest.mark.parametrize("source", golden_directories(), ids=lambda path: path.name)
 def test_directories_of_the_release_open_with_every_record(source: Path, tmp_path: Path) -> None:

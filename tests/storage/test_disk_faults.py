@@ -61,7 +61,7 @@ def _may_mount() -> bool:
     return not subprocess.run(["unshare", "-Urm", "sh", "-c", probe], capture_output=True, check=False).returncode
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.skipif(not _may_mount(), reason="no file system can be mounted here")
 @pytest.mark.parametrize("fault", ["full", "full, rolling"])
 def test_a_full_file_system(fault: str, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_full_file_system(fault: str, tmp_path: Path) -> None:
     assert_sound(copy, acknowledged)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("fault", ["limited", "descriptors"])
 def test_a_limit_of_the_system(fault: str, tmp_path: Path) -> None:
     """Files that may not grow, and no descriptor to be had."""
@@ -399,7 +399,7 @@ def test_a_partition_that_could_not_be_mended_is_not_cut_when_it_is_opened_again
         assert partition.read_range(0, 30) == make_records(20)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(
     ("code", "names"),
     [(errno.ENOSPC, (*WRITES, "ftruncate")), (errno.EIO, SYNCS), (errno.EROFS, (*WRITES, "ftruncate"))],

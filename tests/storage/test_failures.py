@@ -36,7 +36,7 @@ def a_batch(first: int) -> list[Record]:
     return make_records(7, first=first, size=30 + first)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @LAYOUTS
 @pytest.mark.parametrize(("limit", "threshold"), [(5000, 10**9), (300, 150), (1024, 600), (136, 10**9), (100, 128)])
 def test_a_file_that_cannot_grow_costs_only_the_batch(
@@ -92,7 +92,7 @@ def test_an_interrupt_inside_an_append_leaves_nothing_of_it(tmp_path: Path, monk
                 partition.truncate(4)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @LAYOUTS
 @settings(max_examples=80)
 @given(place=st.randoms(use_true_random=False), change=st.integers(1, 255), mark=st.sampled_from([-1, 15, 29]))
@@ -150,7 +150,7 @@ class _nothing:  # noqa: N801  # stands for a context manager that expects nothi
     def __exit__(self, *_: object) -> None: ...
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @LAYOUTS
 @settings(max_examples=40)
 @given(size=st.integers(0, 1000), tail=st.binary(max_size=300), mark=st.sampled_from([-1, 3, 9]))

@@ -74,7 +74,7 @@ def crashed_everywhere(origin: Path, target: Path, work: Callable[[StorageDirect
 # --- truncation: the order of its steps ----------------------------------------------------------------------------
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @LAYOUTS
 @pytest.mark.parametrize(("after", "mark"), [(14, 14), (13, 14), (-1, 29)])
 def test_a_truncation_that_ends_anywhere_leaves_an_unbroken_beginning(

@@ -336,7 +336,7 @@ def test_reads_see_nothing_of_a_batch_that_is_not_durable(tmp_path: Path, monkey
         assert partition.read_range(0, 100) == records + batch
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @LAYOUTS
 def test_25_batches_and_list_reads_at_the_same_time(tmp_path: Path, layout: Layout) -> None:
     """Every list starts at the asked id, is consecutive and right, and is empty only at the end; segments are evicted."""

@@ -127,7 +127,7 @@ def test_a_wrong_index_costs_time_and_no_record(tmp_path: Path, spoil: str) -> N
             assert assert_same(partition, first, 12) == min(12, 30 - first)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @given(place=st.randoms(use_true_random=False), change=st.integers(1, 255))
 @properties
 def test_no_damaged_byte_is_ever_served(

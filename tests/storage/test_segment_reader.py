@@ -82,7 +82,7 @@ def test_an_entry_that_lies_costs_no_record(
     assert reader(extent).read(extent, number) == records[number - FIRST]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_the_nearest_entry_that_is_right_is_gone_from(extent: SegmentExtent, records: list[Record]) -> None:
     """So that damage farther in front does no harm; 1, 2, 4 and 8 back are tried."""
     damage(Path(extent.data_path), offset_of(records, FIRST + 2) + 40)
@@ -96,7 +96,7 @@ def test_the_nearest_entry_that_is_right_is_gone_from(extent: SegmentExtent, rec
             assert corrupt(extent, FIRST + number) == ("record-checksum", None, None)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_damaged_record_is_named_where_it_stands(extent: SegmentExtent, records: list[Record]) -> None:
     """Whatever its entry says."""
     place = offset_of(records, FIRST + 8)
@@ -152,7 +152,7 @@ def test_data_is_bounded_by_the_configured_maximum(extent: SegmentExtent, record
         assert held.read(extent, FIRST + 4) == records[4]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("behind", "fits"), [(0, True), (1, False)])
 def test_a_length_that_leads_behind_the_records_is_no_matter_of_the_maximum(
     extent: SegmentExtent, records: list[Record], behind: int, fits: bool

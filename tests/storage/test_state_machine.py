@@ -187,4 +187,4 @@ class PartitionMachine(RuleBasedStateMachine):
 
 
 PartitionMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25)
-TestPartitionMachine = pytest.mark.turns(5)(PartitionMachine.TestCase)
+TestPartitionMachine = pytest.mark.turns(10)(PartitionMachine.TestCase)

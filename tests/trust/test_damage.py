@@ -43,12 +43,12 @@ def drawn() -> Counter[str]:
     return Counter(one.name for seed in range(DIRECTORIES) for one in draw(seed).injuries)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_every_injury_is_drawn(drawn: Counter[str]) -> None:
     assert [name for name in REGISTER if not drawn[name]] == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_every_code_that_a_directory_can_show_is_drawn() -> None:
     """By verify, of a directory of the default run.  A new code of the catalogue gets an injury that shows it."""
     left = {str(code) for code in Code} - set(NOT_OF_A_DIRECTORY) - {str(code) for code in OF_PAGE_STORES | OF_CLUSTERS}
@@ -66,7 +66,7 @@ def test_every_code_that_a_directory_can_show_is_drawn() -> None:
     assert sorted(left - hidden) == []
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("name", [name for name, one in REGISTER.items() if one.shows & {str(code) for code in Code}])
 def test_an_injury_alone_is_called_what_it_says(name: str, tmp_path: Path) -> None:
     """Where it strikes is a matter of chance, and some places have other names: one of a few directories shows it."""

@@ -21,7 +21,7 @@ from tests.trust.running import SHARED_MEMORY
 SEEDS, OF_ONE = 300, 15
 MANY, MANY_OF_ONE = 6_000, 300
 PARTS = [
-    *(pytest.param(range(n, n + OF_ONE), marks=pytest.mark.turns(6)) for n in range(0, SEEDS, OF_ONE)),
+    *(pytest.param(range(n, n + OF_ONE), marks=pytest.mark.turns(12)) for n in range(0, SEEDS, OF_ONE)),
     *(pytest.param(range(n, n + MANY_OF_ONE), marks=pytest.mark.long) for n in range(SEEDS, MANY, MANY_OF_ONE)),
 ]
 
@@ -32,7 +32,7 @@ def place() -> Iterator[Path]:
         yield Path(one)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("seeds", PARTS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_every_rule_holds(seeds: range, place: Path) -> None:
     lines: list[str] = []
@@ -42,7 +42,7 @@ def test_every_rule_holds(seeds: range, place: Path) -> None:
     assert not lines, "damaged directories with a journal\n" + "\n".join(lines)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_journals_of_every_fate_are_drawn() -> None:
     drawn = [pending for seed in range(SEEDS) if (pending := draw_pending(seed)) is not None]
     assert len(drawn) > SEEDS / 2

@@ -68,7 +68,7 @@ def test_golden_vector_of_a_record() -> None:
     assert Transaction(0, (1, 2, 3, 4), 5, b"abc").encode() == first
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @needs_golden
 def test_golden_directories_of_the_released_waltz() -> None:
     """It reads every record of sound directories and has nothing against them."""

@@ -47,7 +47,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield one
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     "first",
     [
@@ -65,7 +65,7 @@ def test_what_is_printed_leads_to_the_end_and_costs_no_record(first: int, place:
     assert not lines, "\n".join(lines)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", [*BROKE, *TOGETHER])
 def test_what_led_astray_once_leads_on(seed: int, place: Path) -> None:
     way, broken = walked(draw(seed, TOGETHER.get(seed, ())), place)

@@ -58,7 +58,7 @@ def holds(name: str, seeds: range, place: Path) -> None:
     assert not lines, f"{name} of damaged directories\n" + "\n".join(lines)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("seed", "only"),
     BROKE,
@@ -97,43 +97,43 @@ QUARTERS = [parts(4, first) for first in range(4)]
 """Every directory is inspected or recovered, and tried by one or two of the other rules."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @EVEN
 def test_verify_is_never_clean_where_the_reader_sees_a_loss(seeds: range, place: Path) -> None:
     holds("inspection", seeds, place)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @ODD
 def test_recover_loses_nothing_lets_nothing_in_and_is_undone(seeds: range, place: Path) -> None:
     holds("recovery", seeds, place)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @QUARTERS[0]
 def test_a_loss_that_is_accepted_costs_nothing_else_and_stays_named(seeds: range, place: Path) -> None:
     holds("recovery_with_loss", seeds, place)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @QUARTERS[2]
 def test_a_sound_replica_brings_back_what_is_proven(seeds: range, place: Path) -> None:
     holds("recovery_from_replica", seeds, place)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @QUARTERS[3]
 def test_an_id_is_never_issued_twice(seeds: range, place: Path) -> None:
     holds("appending", seeds, place)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @QUARTERS[1]
 def test_an_undo_does_not_destroy_what_was_written_since(seeds: range, place: Path) -> None:
     holds("undoing", seeds, place)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @QUARTERS[0]
 def test_killed_at_any_moment_the_next_command_puts_it_right(seeds: range, place: Path) -> None:
     holds("kills", seeds, place)

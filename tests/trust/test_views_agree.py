@@ -59,7 +59,7 @@ def of_findings(items: Iterable[object]) -> set[Place]:
     return missing((one.partition, one.transaction_id, one.missing) for one in items if isinstance(one, Finding))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_missing_is_one_answer(seed: int, place: Path) -> None:
     root = age(plant(draw(seed).scene.files, place / "d"))

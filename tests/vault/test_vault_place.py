@@ -128,7 +128,7 @@ def test_a_process_that_reads_many_backups_knows_their_vault_once(
         VAULTS.files(VaultPath.of(kept, "x"))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_a_process_that_reads_every_new_backup_holds_few_of_them(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_backup_that_has_not_the_partition_is_named(tmp_path: Path, source: Pa
     assert (answer.status, told in answer.err) == (0, False)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_commands_that_write(place: VaultPath) -> None:
     for command in (
         ["recover", place], ["truncate", place, "--partition", "0", "--after", "3"], ["rebuild-index", place],

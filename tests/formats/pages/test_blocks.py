@@ -50,7 +50,7 @@ def test_round_trip_with_an_empty_record() -> None:
     assert [(one.offset, one.end) for one in read_log(log.data, 7).records] == log.spans
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_many_small_records() -> None:
     wanted = [b"%d" % n for n in range(100_000)]
     log = log_of(wanted)

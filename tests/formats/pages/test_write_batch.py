@@ -73,7 +73,7 @@ def test_the_bytes_of_each_edit() -> None:
     assert encode_batch([]) == struct.pack("<I", BATCH_VERSION) == b"\1\0\1\0"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @properties
 @given(st.lists(edits(), max_size=6))
 def test_round_trip_of_every_edit(batch: list[Edit]) -> None:

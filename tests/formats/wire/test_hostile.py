@@ -74,7 +74,7 @@ def test_left_over_bytes_are_an_error(message: Any, body: bytes, readers: list[R
                 read(body + more)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(("message", "body", "readers"), CASES, ids=IDS)
 def test_no_count_is_believed(message: Any, body: bytes, readers: list[Read], count: int) -> None:
@@ -243,7 +243,7 @@ def _mutations(count: int, seed: int) -> None:
     assert count // 100 < whole < count, "mutations that are all refused, or none, prove little"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_4_000_mutated_frames_give_a_message_or_one_of_the_two_errors() -> None:
     _mutations(4_000, 4)
 

@@ -34,7 +34,7 @@ KINDS: list[tuple[MessageCodec, Any]] = [(storage.CODEC, kind) for kind in STORA
 KINDS += [(codec, kind) for codec, kinds in zip(admin.CODECS, ADMIN_BY_VERSION, strict=True) for kind in kinds]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(("codec", "kind"), KINDS, ids=[f"{chr(c.magic)}{c.version}-{k.__name__}" for c, k in KINDS])
 @few
 @given(data=st.data())
